@@ -1,0 +1,44 @@
+# Every target sets up .venv first, if it is not there or its requirements changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+PEERS := $(VENV)/peers/allennlp-2.10.1
+
+.PHONY: help demo test lint parity clean
+
+help:
+	@echo "make demo   embed a few sentences, from a fresh clone to vectors"
+	@echo "make test   run the tests"
+	@echo "make lint   ruff and mypy"
+	@echo "make parity compare every layer with AllenNLP's (fetches its package)"
+	@echo "make clean  remove .venv and caches"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=/path/to/python")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python training/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# AllenNLP's files alone: its requirements no longer install.
+$(PEERS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/peers allennlp==2.10.1
+	@touch $@
+
+parity: $(PEERS)
+	$(BIN)/python -m pytest -q -s tests/test_allennlp_parity.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,191 @@
+"""ElmoConfig: the sizes and switches of an ELMo model.
+
+The defaults are the original English model (Peters et al., 2018): seven character filter widths, two highway layers,
+two LSTM layers a direction with 4096 cells projected to 512.
+"""
+
+import difflib
+import os
+from dataclasses import field, fields
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.configuration_utils import PreTrainedConfig
+
+from .tokenization_elmo import ElmoTokenizer
+
+# Every class a saved folder can be loaded through. A folder carries the whole map, whichever class wrote it.
+AUTO_MAP = {
+    "AutoConfig": "configuration_elmo.ElmoConfig",
+    "AutoModel": "modeling_elmo.ElmoModel",
+}
+
+# What transformers itself passes to, or writes into, a config beside the declared fields.
+_TRANSFORMERS_KEYS = {
+    "_attn_implementation_internal",
+    "_commit_hash",
+    "_experts_implementation_internal",
+    "_name_or_path",
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "quantization_config",
+    "torch_dtype",
+    "transformers_weights",
+}
+
+_POSITIVE_FIELDS = (
+    "vocab_size",
+    "char_vocab_size",
+    "char_embedding_dim",
+    "projection_dim",
+    "cell_dim",
+    "num_hidden_layers",
+)
+
+
+@strict
+class ElmoConfig(PreTrainedConfig):
+    r"""
+    Configuration of an ELMo model. Unknown keys, wrong types and impossible combinations are refused.
+
+    Args:
+        vocab_size (`int`, *optional*, defaults to 793472):
+            Number of words in the tokenizer's word vocabulary, special tokens included (the original's 793,471 words
+            and `<pad>`). Embedding needs no vocabulary: the biLM reads characters.
+        char_vocab_size (`int`, *optional*, defaults to 262):
+            Rows of the character embedding: 256 bytes, five markers, and row 0 for a padded word.
+        max_characters_per_token (`int`, *optional*, defaults to 50):
+            Width of a word's row of characters, its begin and end markers included.
+        char_embedding_dim (`int`, *optional*, defaults to 16):
+            Size of a character's embedding.
+        char_filters (`list[list[int]]`, *optional*, defaults to the original's seven):
+            The convolutions over a word's characters, as `[[width, count], ...]`.
+        char_activation (`"relu"` or `"tanh"`, *optional*, defaults to `"relu"`):
+            Activation after the maximum over positions.
+        num_highway_layers (`int`, *optional*, defaults to 2):
+            Highway layers between the convolutions and the projection.
+        projection_dim (`int`, *optional*, defaults to 512):
+            Size of a word's context-free vector and of each direction's output. `hidden_size` is twice this. The
+            projection after the highway layers is left out where the filters already add up to it.
+        cell_dim (`int`, *optional*, defaults to 4096):
+            Size of an LSTM's memory cell.
+        num_hidden_layers (`int`, *optional*, defaults to 2):
+            LSTM layers of each direction.
+        cell_clip, projection_clip (`float` or `None`, *optional*, defaults to 3.0):
+            Bounds on the memory cell and on the projected output; `None` for no bound.
+        use_skip_connections (`bool`, *optional*, defaults to `True`):
+            Whether every LSTM layer but the first adds its input to its output.
+        dropout (`float`, *optional*, defaults to 0.1):
+            Dropout on the input of every LSTM layer, in training mode.
+        mix (`"scalar"`, `"average"` or `"last"`, *optional*, defaults to `"scalar"`):
+            How the layers become `last_hidden_state`: by learned weights, their average, or the top layer alone.
+        mix_layer_norm (`bool`, *optional*, defaults to `False`):
+            Whether the learned mix normalises each layer first. As in the original, the statistics are taken over
+            all real words of the batch, so vectors then depend on their batch.
+        mix_l2 (`float`, *optional*, defaults to 0.0):
+            The λ of the paper: strength of the pull of the mixing weights towards the average.
+        keep_sentence_markers (`bool`, *optional*, defaults to `True`):
+            Whether the outputs include the positions of `<S>` and `</S>`, and so line up with `input_ids`.
+        use_cache (`bool`, *optional*, defaults to `False`):
+            Whether the model returns the final LSTM states, to be passed on to the next call.
+        pad_token_id, bos_token_id, eos_token_id, unk_token_id (`int`, *optional*, defaults to 0, 1, 2, 3):
+            Ids of the special words in the word vocabulary.
+    """
+
+    model_type = "elmo"
+
+    vocab_size: int = 793_472
+    char_vocab_size: int = 262
+    max_characters_per_token: int = 50
+    char_embedding_dim: int = 16
+    char_filters: list[list[int]] = field(
+        default_factory=lambda: [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
+    )
+    char_activation: Literal["relu", "tanh"] = "relu"
+    num_highway_layers: int = 2
+    projection_dim: int = 512
+    cell_dim: int = 4096
+    num_hidden_layers: int = 2
+    cell_clip: float | int | None = 3.0
+    projection_clip: float | int | None = 3.0
+    use_skip_connections: bool = True
+    dropout: float | int = 0.1
+    mix: Literal["scalar", "average", "last"] = "scalar"
+    mix_layer_norm: bool = False
+    mix_l2: float | int = 0.0
+    keep_sentence_markers: bool = True
+    use_cache: bool = False
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | None = 2
+    unk_token_id: int | None = 3
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        known = {known_field.name for known_field in fields(self)}
+        if unknown := sorted(set(kwargs) - known - _TRANSFORMERS_KEYS):
+            near = difflib.get_close_matches(unknown[0], known, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else f"; known keys: {', '.join(sorted(known))}"
+            raise ValueError(f"ElmoConfig does not know `{unknown[0]}`{hint}")
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Part of `@strict` validation: sizes that cannot be built are refused, naming the key."""
+        for name in _POSITIVE_FIELDS:
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if self.num_highway_layers < 0:
+            raise ValueError(f"`num_highway_layers` must be at least 0, got {self.num_highway_layers}")
+        if self.max_characters_per_token < 3:
+            raise ValueError(
+                "`max_characters_per_token` must be at least 3 (a character between its word-begin and word-end "
+                f"markers), got {self.max_characters_per_token}"
+            )
+        if not self.char_filters:
+            raise ValueError("`char_filters` must hold at least one [width, count] pair")
+        for pair in self.char_filters:
+            if len(pair) != 2 or min(pair) < 1 or pair[0] > self.max_characters_per_token:
+                raise ValueError(
+                    "`char_filters` must be [width, count] pairs of positive numbers, no width above "
+                    f"max_characters_per_token={self.max_characters_per_token}, got {pair}"
+                )
+        for name in ("cell_clip", "projection_clip"):
+            clip = getattr(self, name)
+            if clip is not None and not clip > 0:
+                raise ValueError(f"`{name}` must be positive, or None for no bound, got {clip}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}")
+        if self.mix_l2 < 0:
+            raise ValueError(f"`mix_l2` must not be negative, got {self.mix_l2}")
+        if self.mix != "scalar" and (self.mix_layer_norm or self.mix_l2):
+            raise ValueError(f"`mix_layer_norm` and `mix_l2` belong to mix='scalar', got mix={self.mix!r}")
+
+    @property
+    def hidden_size(self) -> int:
+        """Size of a word's vector: both directions beside each other."""
+        return 2 * self.projection_dim
+
+    @property
+    def num_char_features(self) -> int:
+        """Filters of all widths together: the size of a word before the projection."""
+        return sum(count for _, count in self.char_filters)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Saves the config with the whole `auto_map` and, where the folder has none yet, a tokenizer.
+
+        Every saved folder can thus be loaded through every auto class: the spelling of words in characters is part of
+        the architecture and needs no vocabulary.
+        """
+        self.auto_map = dict(AUTO_MAP)
+        if not os.path.isfile(os.path.join(save_directory, "tokenizer_config.json")):
+            ElmoTokenizer(max_characters_per_token=self.max_characters_per_token).save_pretrained(save_directory)
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+
+ElmoConfig.register_for_auto_class()
+
+__all__ = ["AUTO_MAP", "ElmoConfig"]

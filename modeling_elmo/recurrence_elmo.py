@@ -1,0 +1,287 @@
+"""The recurrence of an ELMo LSTM layer over packed words: the same numbers three ways.
+
+`plain_recurrence` is the definition, and what autocast and tracing get. `_Recurrence` is its training form: it keeps
+only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
+`packed_recurrence` is its inference form on a CPU: weights in the layout oneDNN multiplies fastest, everything else in
+place.
+
+Shapes: N packed words, S sentences, P projection, M memory cells. Gates are in the order i, j, f, o.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# The original adds 1 to the forget gate at run time; the stored bias lacks it.
+FORGET_BIAS = 1.0
+
+States = tuple[Tensor, Tensor]
+
+
+def _steps(batch_sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first word of every step and one past its last."""
+    start = 0
+    for size in batch_sizes:
+        yield start, start + size
+        start += size
+
+
+def plain_recurrence(
+    gates_of_inputs: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    recurrent: Tensor,
+    projection: Tensor,
+    batch_sizes: Sequence[int],
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """gates_of_inputs (N, 4M), hidden (S, P), cell (S, M) -> outputs (N, P), final hidden and cell.
+
+    The memory cell c = sigmoid(f + 1) * c + sigmoid(i) * tanh(j) is clipped; so is the output, the projection of
+    sigmoid(o) * tanh(c), which is also the recurrent state.
+    """
+    outputs: list[Tensor] = []
+    ended: list[States] = []  # states of sentences that have ended, the shortest sentences first
+    start = 0
+    for size in batch_sizes:
+        if size < len(hidden):
+            ended.append((hidden[size:], cell[size:]))
+            hidden, cell = hidden[:size], cell[:size]
+        gates = gates_of_inputs[start : start + size] + hidden @ recurrent.T
+        i, j, f, o = gates.chunk(4, dim=-1)
+        cell = torch.sigmoid(f + FORGET_BIAS) * cell + torch.sigmoid(i) * torch.tanh(j)
+        if cell_clip is not None:
+            cell = cell.clamp(-cell_clip, cell_clip)
+        hidden = (torch.sigmoid(o) * torch.tanh(cell)) @ projection.T
+        if projection_clip is not None:
+            hidden = hidden.clamp(-projection_clip, projection_clip)
+        outputs.append(hidden)
+        start += size
+    ended.append((hidden, cell))
+    final_hidden, final_cell = (torch.cat(states) for states in zip(*reversed(ended), strict=True))
+    return torch.cat(outputs) if outputs else gates_of_inputs.new_zeros(0, hidden.shape[1]), final_hidden, final_cell
+
+
+class _Recurrence(torch.autograd.Function):
+    """`plain_recurrence` with its backward pass written out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gates_of_inputs: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        recurrent: Tensor,
+        projection: Tensor,
+        batch_sizes: Sequence[int],
+        cell_clip: float | None,
+        projection_clip: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        words, cells = gates_of_inputs.shape[0], cell.shape[1]
+        gates = torch.empty_like(gates_of_inputs)  # after their activations
+        memory = gates.new_empty(words, cells)
+        outputs = gates.new_empty(words, hidden.shape[1])
+        first_hidden, first_cell = hidden, cell
+        final_hidden, final_cell = hidden.clone(), cell.clone()
+        for start, end in _steps(batch_sizes):
+            size = end - start
+            hidden, cell = hidden[:size], cell[:size]
+            step = gates[start:end]
+            torch.addmm(gates_of_inputs[start:end], hidden, recurrent.T, out=step)
+            i, j, f, o = step.chunk(4, dim=1)
+            i.sigmoid_()
+            j.tanh_()
+            f.add_(FORGET_BIAS).sigmoid_()
+            o.sigmoid_()
+            cell = torch.mul(f, cell, out=memory[start:end]).addcmul_(i, j)
+            if cell_clip is not None:
+                cell.clamp_(-cell_clip, cell_clip)
+            hidden = torch.mm(o * torch.tanh(cell), projection.T, out=outputs[start:end])
+            if projection_clip is not None:
+                hidden.clamp_(-projection_clip, projection_clip)
+            final_hidden[:size], final_cell[:size] = hidden, cell
+        ctx.save_for_backward(gates, memory, outputs, first_hidden, first_cell, recurrent, projection)
+        ctx.batch_sizes, ctx.cell_clip, ctx.projection_clip = batch_sizes, cell_clip, projection_clip
+        return outputs, final_hidden, final_cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
+        gates, memory, outputs, first_hidden, first_cell, recurrent, projection = ctx.saved_tensors
+        d_gates = torch.empty_like(gates)
+        d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
+        d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
+        steps = list(_steps(ctx.batch_sizes))
+        for index in reversed(range(len(steps))):
+            start, end = steps[index]
+            size = end - start
+            previous = memory[steps[index - 1][0] :][:size] if index else first_cell[:size]
+            i, j, f, o = gates[start:end].chunk(4, dim=1)
+            d_i, d_j, d_f, d_o = d_gates[start:end].chunk(4, dim=1)
+            d_step = torch.add(d_hidden[:size], d_outputs[start:end], out=d_projected[start:end])
+            if ctx.projection_clip is not None:
+                d_step.mul_(outputs[start:end].abs() < ctx.projection_clip)
+            d_memory = d_step @ projection  # of sigmoid(o) * tanh(c), for now
+            squashed = torch.tanh(memory[start:end])
+            torch.mul(d_memory, squashed, out=d_o).mul_(o).mul_(1 - o)
+            d_memory.mul_(o).mul_(1 - squashed.square()).add_(d_cell[:size])
+            if ctx.cell_clip is not None:
+                d_memory.mul_(memory[start:end].abs() < ctx.cell_clip)
+            torch.mul(d_memory, previous, out=d_f).mul_(f).mul_(1 - f)
+            torch.mul(d_memory, j, out=d_i).mul_(i).mul_(1 - i)
+            torch.mul(d_memory, i, out=d_j).mul_(1 - j.square())
+            torch.mul(d_memory, f, out=d_cell[:size])
+            torch.mm(d_gates[start:end], recurrent, out=d_hidden[:size])
+        d_recurrent = d_projection = None
+        if ctx.needs_input_grad[3] and steps:
+            sources = [first_hidden, *(outputs[start:end] for start, end in steps[:-1])]
+            before = torch.cat([source[: end - start] for source, (start, end) in zip(sources, steps, strict=True)])
+            d_recurrent = d_gates.T @ before
+        if ctx.needs_input_grad[4] and steps:
+            d_projection = d_projected.T @ (gates[:, -memory.shape[1] :] * torch.tanh(memory))
+        return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None
+
+
+def trained_recurrence(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """`plain_recurrence`, with less memory and time spent on its gradients."""
+    return _Recurrence.apply(*args)
+
+
+# -------------------------------------------------------------------------------------------------------- inference
+
+# Words whose gates are computed at once: bounds the memory of a batch, or of one endless sentence.
+WORDS_AT_ONCE = 1024
+# Rows that oneDNN is told to expect when it lays out a matrix. One layout serves all sizes about equally well.
+TYPICAL_ROWS = 64
+# Weights sampled to notice changes made behind autograd's back, through `parameter.data`.
+SAMPLED_WEIGHTS = 64
+
+
+def fingerprint(parameters: Sequence[Tensor]) -> tuple:
+    """Changes when any of the parameters does: for what is derived from them and kept."""
+    marks = []
+    for parameter in parameters:
+        flat = parameter.detach().flatten()
+        sample = flat[:: max(1, flat.numel() // SAMPLED_WEIGHTS)].sum().item()
+        version = 0 if parameter.is_inference() else parameter._version
+        marks.append((parameter.data_ptr(), version, parameter.dtype, sample))
+    return tuple(marks)
+
+
+class _Matrix:
+    """x -> x @ weight.T + addend, the weight laid out once for fast products with a few rows.
+
+    Without oneDNN, or for a single row (where oneDNN gains nothing), a plain transpose is kept instead.
+    """
+
+    def __init__(self, weight: Tensor, single_row: bool) -> None:
+        self.is_packed = torch.backends.mkldnn.is_available() and weight.dtype == torch.float32 and not single_row
+        if self.is_packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
+        else:
+            self.weight = weight.T.contiguous()
+
+    def __call__(self, rows: Tensor, addend: Tensor | None = None) -> Tensor:
+        if not self.is_packed:
+            return rows @ self.weight if addend is None else torch.addmm(addend, rows, self.weight)
+        if addend is None or addend.ndim == 1:
+            return torch.ops.mkldnn._linear_pointwise(rows, self.weight, addend, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.binary(rows, addend, self.weight, None, "add")
+
+
+class PackedLayer:
+    """A layer's weights laid out for `packed_recurrence`, and kept until the weights change.
+
+    The logistic function is several times cheaper than tanh, and tanh(x) = 2 sigmoid(2x) - 1: the rows of gate j are
+    doubled here, so that one pass serves all gates, and so is the projection, for the tanh of the cell. Doubling is
+    exact in floating point.
+    """
+
+    def __init__(self) -> None:
+        self._mark: tuple | None = None
+        self._matrices: dict[tuple[str, bool], _Matrix] = {}
+        self.bias = torch.empty(0)
+
+    def __deepcopy__(self, memo: dict) -> "PackedLayer":
+        return PackedLayer()
+
+    def __reduce__(self) -> tuple:
+        return PackedLayer, ()
+
+    def refresh(self, input_weight: Tensor, bias: Tensor, recurrent: Tensor, projection: Tensor) -> None:
+        """Forgets what was made of other weights than these."""
+        mark = fingerprint((input_weight, bias, recurrent, projection))
+        if mark == self._mark:
+            return
+        cells = projection.shape[1]
+        self.bias = bias.detach().clone()
+        self.bias[cells : 2 * cells] *= 2
+        self.bias[2 * cells : 3 * cells] += FORGET_BIAS
+        self._weights = {"input": input_weight, "recurrent": recurrent, "projection": projection}
+        self._matrices = {}
+        self._mark = mark
+
+    def matrix(self, name: str, single_row: bool = False) -> _Matrix:
+        key = (name, single_row)
+        if key not in self._matrices:
+            weight = self._weights[name].detach()
+            if name == "projection":
+                weight = weight * 2
+            else:
+                weight = weight.clone()
+                weight.chunk(4)[1].mul_(2)
+            self._matrices[key] = _Matrix(weight, single_row)
+        return self._matrices[key]
+
+
+def packed_recurrence(
+    layer: PackedLayer,
+    inputs: Tensor,
+    index: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor,
+    batch_sizes: Sequence[int],
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The layer without gradients. Word k is `inputs[k]`, or `inputs[index[k]]`, so that words that recur in a batch
+    have their gates computed once.
+    """
+    single_row = len(hidden) == 1
+    to_gates, recurrent = layer.matrix("input"), layer.matrix("recurrent", single_row)
+    projection = layer.matrix("projection", single_row)
+    words = len(inputs) if index is None else len(index)
+    outputs = inputs.new_empty(words, hidden.shape[1])
+    final_hidden, final_cell = hidden.clone(), cell.clone()
+    if index is not None and len(inputs) > WORDS_AT_ONCE:
+        inputs, index = inputs[index], None
+    gates_of_inputs = inputs if index is None else to_gates(inputs, layer.bias)
+    block = 0  # first word of those whose gates are at hand
+    block_end = 0
+    cell = final_cell
+    for start, end in _steps(batch_sizes):
+        size = end - start
+        if index is not None:
+            addend = gates_of_inputs.index_select(0, index[start:end])
+        else:
+            if end > block_end:
+                block, block_end = start, min(max(end, start + WORDS_AT_ONCE), words)
+                gates_of_inputs = to_gates(inputs[block:block_end], layer.bias)
+            addend = gates_of_inputs[start - block : end - block]
+        gates = recurrent(hidden[:size], addend).sigmoid_()
+        i, j, f, o = gates.chunk(4, dim=1)
+        cell = cell[:size]
+        cell.mul_(f).addcmul_(i, j, value=2).sub_(i)
+        if cell_clip is not None:
+            cell.clamp_(-cell_clip, cell_clip)
+        squashed = torch.add(cell, cell).sigmoid_().sub_(0.5).mul_(o)
+        hidden = outputs[start:end]
+        hidden.copy_(projection(squashed))
+        if projection_clip is not None:
+            hidden.clamp_(-projection_clip, projection_clip)
+        final_hidden[:size] = hidden
+    return outputs, final_hidden, final_cell

@@ -1,0 +1,104 @@
+"""The three forms of the recurrence give the same numbers, and the trained form the same gradients."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from modeling_elmo.recurrence_elmo import (
+    PackedLayer,
+    fingerprint,
+    packed_recurrence,
+    plain_recurrence,
+    trained_recurrence,
+)
+
+WORDS, SENTENCES, SIZE, CELLS = [4, 4, 3, 1, 1], 5, 3, 6
+CLIPS = [(None, None), (0.3, 0.2), (3.0, None)]
+# Sums of a few dozen float32 products, and tanh by way of the logistic function.
+FLOAT32_TOLERANCE = 2e-6
+
+
+@pytest.fixture
+def arguments() -> list[torch.Tensor]:
+    """Gates of the inputs, first states, recurrent matrix and projection, in float64; one sentence has no word."""
+    torch.manual_seed(0)
+    shapes = [(sum(WORDS), 4 * CELLS), (SENTENCES, SIZE), (SENTENCES, CELLS), (4 * CELLS, SIZE), (SIZE, CELLS)]
+    return [(torch.randn(*shape) * 0.7).double().requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("clips", CLIPS)
+def test_the_trained_form_equals_the_plain_one_in_values_and_gradients(clips, arguments):
+    plain = plain_recurrence(*arguments, WORDS, *clips)
+    trained = trained_recurrence(*arguments, WORDS, *clips)
+    pulls = [torch.randn_like(output) for output in plain]
+    gradients = []
+    for outputs in (plain, trained):
+        loss = sum((output * pull).sum() for output, pull in zip(outputs, pulls, strict=True))
+        gradients.append(torch.autograd.grad(loss, arguments))
+    torch.testing.assert_close(trained, plain)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("clips", CLIPS)
+def test_the_trained_forms_gradients_equal_finite_differences(clips, arguments):
+    assert torch.autograd.gradcheck(lambda *tensors: trained_recurrence(*tensors, WORDS, *clips), arguments)
+
+
+def test_the_trained_form_takes_no_steps_at_all(arguments):
+    arguments[0] = arguments[0][:0].detach().requires_grad_()
+    outputs, hidden, cell = trained_recurrence(*arguments, [], None, None)
+    assert outputs.shape == (0, SIZE)
+    (hidden.sum() + cell.sum()).backward()
+    assert (arguments[1].grad == 1).all()
+
+
+@pytest.mark.parametrize("clips", CLIPS)
+@pytest.mark.parametrize("sizes", [WORDS, [1] * 7, []], ids=str)
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("words_at_once", [2, 1024])
+def test_the_packed_form_equals_the_plain_one(clips, sizes, with_index, words_at_once, monkeypatch):
+    monkeypatch.setattr("modeling_elmo.recurrence_elmo.WORDS_AT_ONCE", words_at_once)
+    torch.manual_seed(0)
+    sentences = max(sizes[0] if sizes else 1, 1)
+    distinct = torch.randn(4, SIZE)
+    index = torch.randint(0, 4, (sum(sizes),))
+    input_weight, bias = torch.randn(4 * CELLS, SIZE), torch.randn(4 * CELLS)
+    recurrent, projection = torch.randn(4 * CELLS, SIZE), torch.randn(SIZE, CELLS)
+    hidden, cell = torch.randn(sentences, SIZE), torch.randn(sentences, CELLS).clamp(-0.3, 0.3)
+    before = hidden.clone(), cell.clone()
+    layer = PackedLayer()
+    layer.refresh(input_weight, bias, recurrent, projection)
+    inputs = (distinct, index) if with_index else (distinct[index], None)
+    packed = packed_recurrence(layer, *inputs, hidden, cell, sizes, *clips)
+    gates = distinct[index] @ input_weight.T + bias
+    plain = plain_recurrence(gates, hidden, cell, recurrent, projection, sizes, *clips)
+    torch.testing.assert_close(packed, plain, atol=FLOAT32_TOLERANCE, rtol=0)
+    assert torch.equal(hidden, before[0])
+    assert torch.equal(cell, before[1])
+
+
+@pytest.mark.parametrize("change", ["in place", "by data", "other tensor", "other dtype"])
+def test_the_fingerprint_changes_when_a_parameter_does(change):
+    parameter = torch.nn.Parameter(torch.randn(100, 7))
+    mark = fingerprint([parameter])
+    assert fingerprint([parameter]) == mark
+    if change == "in place":
+        with torch.no_grad():
+            parameter[3, 3] += 1
+    elif change == "by data":
+        parameter.data.mul_(1.5)
+    elif change == "other tensor":
+        parameter = torch.nn.Parameter(parameter.detach().clone())
+    else:
+        parameter = parameter.double()
+    assert fingerprint([parameter]) != mark
+
+
+def test_packed_weights_are_neither_pickled_nor_copied():
+    layer = PackedLayer()
+    layer.refresh(*(torch.randn(*shape) for shape in ((24, 3), (24,), (24, 3), (3, 6))))
+    layer.matrix("input")
+    assert len(pickle.dumps(layer)) < 200
+    assert not copy.deepcopy(layer)._matrices
