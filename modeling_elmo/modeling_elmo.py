@@ -23,13 +23,27 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .recurrence_elmo import PackedLayer, States, packed_recurrence, plain_recurrence, trained_recurrence
+from .recurrence_elmo import (
+    Derived,
+    PackedLayer,
+    PackedLinear,
+    States,
+    packed_recurrence,
+    plain_recurrence,
+    runs_packed,
+    side_by_side,
+    trained_recurrence,
+)
 from .tokenization_elmo import SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END
 
 # Initial bias of a highway layer's gate.
 CARRY_BIAS = -2.0
 # Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
 HASH_BASE = 0x5851F42D4C957F2D
+# Words whose character windows go through one product: enough to fill it, few enough to be of about one length.
+WORDS_A_PRODUCT = 128
+# Memory for the vectors of words seen before.
+CACHE_BYTES = 1 << 26
 
 
 @dataclass
@@ -59,7 +73,7 @@ class ElmoModelOutput(ModelOutput):
 # ------------------------------------------------------------------------------------------------------- characters
 
 
-class CarryGate(nn.Linear):
+class CarryGate(PackedLinear):
     """The gate of a highway layer, which starts out mostly closed."""
 
 
@@ -68,11 +82,11 @@ class ElmoHighway(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.transform = nn.Linear(size, size)
+        self.transform = PackedLinear(size, size)
         self.carry = CarryGate(size, size)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return torch.lerp(inputs, F.relu(self.transform(inputs)), torch.sigmoid(self.carry(inputs)))
+        return inputs + torch.sigmoid(self.carry(inputs)) * (F.relu(self.transform(inputs)) - inputs)
 
 
 class ElmoCharacterEncoder(nn.Module):
@@ -84,34 +98,114 @@ class ElmoCharacterEncoder(nn.Module):
         self.convolutions = nn.ModuleList(
             nn.Conv1d(config.char_embedding_dim, count, kernel_size=width) for width, count in config.char_filters
         )
+        self.widest = max(width for width, _ in config.char_filters)
         self.activation = nn.ReLU() if config.char_activation == "relu" else nn.Tanh()
         features = config.num_char_features
         self.highways = nn.ModuleList(ElmoHighway(features) for _ in range(config.num_highway_layers))
         self.projection = None
         if features != config.projection_dim:
-            self.projection = nn.Linear(features, config.projection_dim)
+            self.projection = PackedLinear(features, config.projection_dim)
+        self._cache = WordCache()
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        characters = self.char_embedding(char_ids).transpose(1, 2)  # (U, d, C)
-        maxima = [convolution(characters).amax(-1) for convolution in self.convolutions]
-        words = self.activation(torch.cat(maxima, dim=-1))  # (U, features)
+        words = self.activation(self._convolve(char_ids))  # (U, features)
         for highway in self.highways:
             words = highway(words)
         return words if self.projection is None else self.projection(words)
 
+    def encode_distinct(self, char_ids: Tensor, keys: Tensor | None) -> Tensor:
+        """The same for distinct words, remembered from batch to batch while nothing is trained."""
+        if keys is None or not runs_packed(self):
+            return self(char_ids)
+        return self._cache.look_up(self, char_ids, keys)
 
-def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct rows (U, C) of `rows` (N, C), and for each row its index among them (N,).
+    def _convolve(self, char_ids: Tensor) -> Tensor:
+        """Every filter's maximum over the positions of a word: (U, C) -> (U, features).
 
-    Rows are told apart by a 64-bit hash, which is checked; a sort of whole rows costs many times more.
+        A word ends in a run of one character, its padding, and windows inside that run are all the same: one of them
+        is enough. So words go by length, a few at a time, and all their windows through one product with all filters,
+        the narrow ones filled up with zeros.
+        """
+        weights, biases = zip(
+            *((convolution.weight, convolution.bias) for convolution in self.convolutions), strict=True
+        )
+        bias = torch.cat(biases)
+        if not len(char_ids):
+            return bias.new_zeros(0, len(bias))
+        filters = torch.cat([F.pad(weight, (0, self.widest - weight.shape[2])) for weight in weights]).flatten(1)
+        characters = char_ids.shape[1]
+        places = torch.arange(1, characters + 1, device=char_ids.device)
+        lengths, order = ((char_ids != char_ids[:, -1:]) * places).amax(1).sort()
+        maxima = []
+        for chunk, chunk_lengths in zip(
+            char_ids[order].split(WORDS_A_PRODUCT), lengths.split(WORDS_A_PRODUCT), strict=True
+        ):
+            length = int(chunk_lengths[-1])
+            if length + self.widest <= characters:
+                embedded = self.char_embedding(chunk[:, : length + self.widest])
+                windows = embedded.unfold(1, self.widest, 1).flatten(2)  # (u, length + 1, d * widest)
+                maxima.append(F.linear(windows, filters).amax(1))
+            else:
+                embedded = self.char_embedding(chunk).transpose(1, 2)  # (u, d, C)
+                maxima.append(torch.cat([F.conv1d(embedded, weight).amax(-1) for weight in weights], dim=-1))
+        return torch.cat(maxima)[order.argsort()] + bias
+
+
+class WordCache(Derived):
+    """The vectors of words seen in earlier batches: exact, bounded, and forgotten when the weights change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slots: dict[int, int] = {}
+
+    # What is kept may be used where gradients are recorded later, which tensors made in inference mode may not.
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def look_up(self, encoder: ElmoCharacterEncoder, char_ids: Tensor, keys: Tensor) -> Tensor:
+        """The vectors of the words with these characters (U, C) and 64-bit hashes (U,): (U, P)."""
+        if self.is_stale(encoder.parameters()):
+            self._slots = {}
+        slots = torch.tensor([self._slots.get(key, -1) for key in keys.tolist()], dtype=torch.long)
+        known = slots >= 0
+        if self._slots:
+            known &= (self._char_ids[slots.clamp(min=0)] == char_ids).all(1)  # two words may share a hash
+        missing = (~known).nonzero().squeeze(1)
+        new = encoder(char_ids[missing])
+        vectors = new.new_empty(len(char_ids), new.shape[1])
+        vectors[missing] = new
+        if len(missing) < len(char_ids):
+            vectors[known] = self._vectors[slots[known]]
+        self._keep(keys[missing].tolist(), char_ids[missing], new)
+        return vectors
+
+    def _keep(self, keys: list[int], char_ids: Tensor, vectors: Tensor) -> None:
+        capacity = CACHE_BYTES // (vectors.element_size() * vectors.shape[1])
+        if len(keys) > capacity:
+            return
+        if not self._slots or len(self._slots) + len(keys) > capacity:  # empty, or full: start anew
+            self._slots = {}
+            self._vectors = vectors.new_empty(capacity, vectors.shape[1])
+            self._char_ids = char_ids.new_empty(capacity, char_ids.shape[1], dtype=torch.int16)
+        first = len(self._slots)
+        self._slots.update(zip(keys, range(first, first + len(keys)), strict=True))
+        self._vectors[first : first + len(keys)] = vectors
+        self._char_ids[first : first + len(keys)] = char_ids
+
+
+def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The distinct rows (U, C) of `rows` (N, C), for each row its index among them (N,), and their hashes (U,).
+
+    Rows are told apart by a 64-bit hash, which is checked; a sort of whole rows costs many times more. Where two rows
+    share a hash, the rows are sorted after all, and there are no hashes.
     """
     powers = torch.full((rows.shape[1],), HASH_BASE, dtype=torch.int64, device=rows.device).cumprod(0)
     keys, index = torch.unique((rows * powers).sum(-1), return_inverse=True)
     first = index.new_zeros(len(keys)).scatter_(0, index, torch.arange(len(rows), device=rows.device))
     distinct = rows[first]
-    if not torch.equal(distinct[index], rows):  # two words share a hash
-        distinct, index = torch.unique(rows, dim=0, return_inverse=True)
-    return distinct, index
+    if torch.equal(distinct[index], rows):
+        return distinct, index, keys
+    distinct, index = torch.unique(rows, dim=0, return_inverse=True)
+    return distinct, index, None
 
 
 # ---------------------------------------------------------------------------------------------------------- packing
@@ -186,7 +280,7 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """inputs (N, P), or (U, P) and an index (N,), hidden (S, P), cell (S, M) -> outputs (N, P), final states."""
         recurrent, projection = self.recurrent_gates.weight, self.projection.weight
-        if self._runs_packed(inputs, hidden, cell):
+        if runs_packed(self, inputs, hidden, cell):
             self._packed.refresh(self.input_gates.weight, self.input_gates.bias, recurrent, projection)
             with torch.no_grad():
                 return packed_recurrence(self._packed, inputs, index, hidden, cell, batch_sizes, *self.clips)
@@ -195,15 +289,6 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
         is_uniform = gates.dtype == hidden.dtype == cell.dtype == recurrent.dtype
         recurrence = trained_recurrence if is_uniform else plain_recurrence
         return recurrence(gates, hidden, cell, recurrent, projection, batch_sizes, *self.clips)
-
-    def _runs_packed(self, *tensors: Tensor) -> bool:
-        """Whether nothing asks for gradients and everything is in float32 on a CPU."""
-        tensors = (*tensors, *self.parameters())
-        return (
-            not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-            and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
-            and not torch.is_autocast_enabled("cpu")
-        )
 
 
 class ElmoLanguageModel(nn.Module):
@@ -411,21 +496,26 @@ class ElmoModel(ElmoPreTrainedModel):
         mask = self._check_inputs(char_ids, attention_mask, token_type_ids, states, use_cache)
 
         packing = pack(mask, token_type_ids)
-        distinct, index = distinct_rows(char_ids.flatten(0, 1)[packing.forward_index])
+        distinct, index, keys = distinct_rows(char_ids.flatten(0, 1)[packing.forward_index])
         flat = mask.new_zeros(mask.numel(), dtype=torch.long).index_copy(0, packing.forward_index, index)
-        words = self.char_encoder(distinct)  # (U, P)
+        words = self.char_encoder.encode_distinct(distinct, keys)  # (U, P)
 
         start_states = self._initial_states(states, len(packing.order), words)
-        directions, final_states = [], []
-        for direction, (model, positions) in enumerate(
-            ((self.forward_lm, packing.forward_index), (self.backward_lm, packing.backward_index))
-        ):
+        indices = (packing.forward_index, packing.backward_index)
+        models = (self.forward_lm, self.backward_lm)
+
+        def run(direction: int) -> tuple[list[Tensor], States]:
             hidden, cell = (state[direction][:, packing.order] for state in start_states)
-            word_index = flat[positions]
-            outputs, hidden, cell = model(words, word_index, hidden, cell, packing.batch_sizes)
-            layers_of_direction = (words[word_index], *outputs)
-            directions.append([self._unpack(layer, positions, mask.shape) for layer in layers_of_direction])
-            final_states.append((hidden, cell))
+            word_index = flat[indices[direction]]
+            outputs, hidden, cell = models[direction](words, word_index, hidden, cell, packing.batch_sizes)
+            layers = (words[word_index], *outputs)
+            return [self._unpack(layer, indices[direction], mask.shape) for layer in layers], (hidden, cell)
+
+        if all(runs_packed(model, words, *start_states) for model in models):
+            results = side_by_side(lambda: run(0), lambda: run(1))
+        else:
+            results = [run(0), run(1)]
+        directions, final_states = zip(*results, strict=True)
         layers = tuple(torch.cat(pair, dim=-1) for pair in zip(*directions, strict=True))  # (L + 1) x (B, T, 2P)
 
         new_mask = None
@@ -484,7 +574,7 @@ class ElmoModel(ElmoPreTrainedModel):
         return hidden, cell
 
     @staticmethod
-    def _updated_states(start: States, final: list[States], packing: Packing) -> States:
+    def _updated_states(start: States, final: Sequence[States], packing: Packing) -> States:
         """The final states put back in the rows' order; rows the call did not have keep theirs."""
         updated = []
         for old, new in zip(start, zip(*final, strict=True), strict=True):

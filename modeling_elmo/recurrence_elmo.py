@@ -8,11 +8,15 @@ place.
 Shapes: N packed words, S sentences, P projection, M memory cells. Gates are in the order i, j, f, o.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 # The original adds 1 to the forget gate at run time; the stored bias lacks it.
@@ -153,6 +157,46 @@ def trained_recurrence(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 # -------------------------------------------------------------------------------------------------------- inference
 
+Result = TypeVar("Result")
+
+
+class _Pool:
+    """Two threads, each with half of torch's threads, made when first needed and anew after a fork."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._made_for = (0, 0)
+
+    def executor(self) -> ThreadPoolExecutor:
+        threads = torch.get_num_threads()
+        if self._executor is None or self._made_for != (os.getpid(), threads):
+            self._executor = ThreadPoolExecutor(2, "elmo", torch.set_num_threads, (threads // 2,))
+            barrier = Barrier(2)  # both threads exist before the line after the next
+            list(self._executor.map(lambda _: barrier.wait(), range(2)))
+            torch.set_num_threads(threads)  # the default of threads to come, which the initializer changed
+            self._made_for = (os.getpid(), threads)
+        return self._executor
+
+
+_pool = _Pool()
+
+
+def side_by_side(first: Callable[[], Result], second: Callable[[], Result]) -> list[Result]:
+    """Calls both functions, which need no gradients, at the same time.
+
+    Two products on one core each beat one product on two cores: no core waits for the other at every step.
+    """
+    if torch.get_num_threads() == 1:
+        return [first(), second()]
+    is_inference = torch.is_inference_mode_enabled()
+
+    def call(function: Callable[[], Result]) -> Result:
+        with torch.inference_mode() if is_inference else torch.no_grad():
+            return function()
+
+    return list(_pool.executor().map(call, (first, second)))
+
+
 # Words whose gates are computed at once: bounds the memory of a batch, or of one endless sentence.
 WORDS_AT_ONCE = 1024
 # Rows that oneDNN is told to expect when it lays out a matrix. One layout serves all sizes about equally well.
@@ -161,8 +205,20 @@ TYPICAL_ROWS = 64
 SAMPLED_WEIGHTS = 64
 
 
-def fingerprint(parameters: Sequence[Tensor]) -> tuple:
-    """Changes when any of the parameters does: for what is derived from them and kept."""
+def runs_packed(module: nn.Module, *inputs: Tensor) -> bool:
+    """Whether a module may use packed weights: in eval mode, without gradients, in float32 on a CPU."""
+    tensors = (*inputs, *module.parameters())
+    return (
+        not module.training
+        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+def fingerprint(parameters: Iterable[Tensor]) -> tuple:
+    """Changes when any of the parameters does."""
     marks = []
     for parameter in parameters:
         flat = parameter.detach().flatten()
@@ -172,14 +228,33 @@ def fingerprint(parameters: Sequence[Tensor]) -> tuple:
     return tuple(marks)
 
 
+class Derived:
+    """Something made from parameters and kept while they stay the same; neither copied nor pickled with a model."""
+
+    def __init__(self) -> None:
+        self._mark: tuple | None = None
+
+    def __deepcopy__(self, memo: dict) -> "Derived":
+        return type(self)()
+
+    def __reduce__(self) -> tuple:
+        return type(self), ()
+
+    def is_stale(self, parameters: Iterable[Tensor]) -> bool:
+        """Whether the parameters have changed since the last call."""
+        mark = fingerprint(parameters)
+        changed, self._mark = mark != self._mark, mark
+        return changed
+
+
 class _Matrix:
     """x -> x @ weight.T + addend, the weight laid out once for fast products with a few rows.
 
     Without oneDNN, or for a single row (where oneDNN gains nothing), a plain transpose is kept instead.
     """
 
-    def __init__(self, weight: Tensor, single_row: bool) -> None:
-        self.is_packed = torch.backends.mkldnn.is_available() and weight.dtype == torch.float32 and not single_row
+    def __init__(self, weight: Tensor, single_row: bool = False) -> None:
+        self.is_packed = torch.backends.mkldnn.is_available() and not single_row
         if self.is_packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
         else:
@@ -193,47 +268,54 @@ class _Matrix:
         return torch.ops.mkldnn._linear_pointwise.binary(rows, addend, self.weight, None, "add")
 
 
-class PackedLayer:
-    """A layer's weights laid out for `packed_recurrence`, and kept until the weights change.
+class _PackedWeight(Derived):
+    matrix: _Matrix
+
+
+class PackedLinear(nn.Linear):
+    """A linear layer that multiplies by a packed copy of its weight where it may."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self._packed = _PackedWeight()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not runs_packed(self, inputs):
+            return super().forward(inputs)
+        if self._packed.is_stale([self.weight]):
+            self._packed.matrix = _Matrix(self.weight.detach())
+        return self._packed.matrix(inputs, self.bias.detach())
+
+
+class PackedLayer(Derived):
+    """An LSTM layer's weights laid out for `packed_recurrence`.
 
     The logistic function is several times cheaper than tanh, and tanh(x) = 2 sigmoid(2x) - 1: the rows of gate j are
     doubled here, so that one pass serves all gates, and so is the projection, for the tanh of the cell. Doubling is
     exact in floating point.
     """
 
-    def __init__(self) -> None:
-        self._mark: tuple | None = None
-        self._matrices: dict[tuple[str, bool], _Matrix] = {}
-        self.bias = torch.empty(0)
-
-    def __deepcopy__(self, memo: dict) -> "PackedLayer":
-        return PackedLayer()
-
-    def __reduce__(self) -> tuple:
-        return PackedLayer, ()
+    bias: Tensor
+    _weights: dict[str, Tensor]
+    _matrices: dict[tuple[str, bool], _Matrix]
 
     def refresh(self, input_weight: Tensor, bias: Tensor, recurrent: Tensor, projection: Tensor) -> None:
         """Forgets what was made of other weights than these."""
-        mark = fingerprint((input_weight, bias, recurrent, projection))
-        if mark == self._mark:
+        if not self.is_stale((input_weight, bias, recurrent, projection)):
             return
-        cells = projection.shape[1]
-        self.bias = bias.detach().clone()
-        self.bias[cells : 2 * cells] *= 2
-        self.bias[2 * cells : 3 * cells] += FORGET_BIAS
         self._weights = {"input": input_weight, "recurrent": recurrent, "projection": projection}
         self._matrices = {}
-        self._mark = mark
+        self.bias = bias.detach().clone()
+        _, j, f, _ = self.bias.chunk(4)
+        j.mul_(2)
+        f.add_(FORGET_BIAS)
 
     def matrix(self, name: str, single_row: bool = False) -> _Matrix:
         key = (name, single_row)
         if key not in self._matrices:
-            weight = self._weights[name].detach()
-            if name == "projection":
-                weight = weight * 2
-            else:
-                weight = weight.clone()
-                weight.chunk(4)[1].mul_(2)
+            weight = self._weights[name].detach().clone()
+            doubled = weight if name == "projection" else weight.chunk(4)[1]
+            doubled.mul_(2)
             self._matrices[key] = _Matrix(weight, single_row)
         return self._matrices[key]
 
@@ -254,17 +336,22 @@ def packed_recurrence(
     single_row = len(hidden) == 1
     to_gates, recurrent = layer.matrix("input"), layer.matrix("recurrent", single_row)
     projection = layer.matrix("projection", single_row)
+    cell_bound = math.inf if cell_clip is None else 2 * cell_clip
+    output_bound = math.inf if projection_clip is None else projection_clip
     words = len(inputs) if index is None else len(index)
     outputs = inputs.new_empty(words, hidden.shape[1])
-    final_hidden, final_cell = hidden.clone(), cell.clone()
+    final_hidden = hidden.clone()
+    doubled_cells = cell * 2  # all sentences'; `doubled` is the part still read, so that each keeps its last state
+    doubled = doubled_cells
     if index is not None and len(inputs) > WORDS_AT_ONCE:
         inputs, index = inputs[index], None
-    gates_of_inputs = inputs if index is None else to_gates(inputs, layer.bias)
-    block = 0  # first word of those whose gates are at hand
-    block_end = 0
-    cell = final_cell
+    gates_of_inputs = to_gates(inputs, layer.bias) if index is not None else inputs
+    block, block_end = 0, 0  # the words whose gates are at hand, without an index
     for start, end in _steps(batch_sizes):
         size = end - start
+        if size < len(doubled):
+            final_hidden[size : len(doubled)] = hidden[size:]
+            hidden, doubled = hidden[:size], doubled[:size]
         if index is not None:
             addend = gates_of_inputs.index_select(0, index[start:end])
         else:
@@ -272,16 +359,9 @@ def packed_recurrence(
                 block, block_end = start, min(max(end, start + WORDS_AT_ONCE), words)
                 gates_of_inputs = to_gates(inputs[block:block_end], layer.bias)
             addend = gates_of_inputs[start - block : end - block]
-        gates = recurrent(hidden[:size], addend).sigmoid_()
-        i, j, f, o = gates.chunk(4, dim=1)
-        cell = cell[:size]
-        cell.mul_(f).addcmul_(i, j, value=2).sub_(i)
-        if cell_clip is not None:
-            cell.clamp_(-cell_clip, cell_clip)
-        squashed = torch.add(cell, cell).sigmoid_().sub_(0.5).mul_(o)
-        hidden = outputs[start:end]
-        hidden.copy_(projection(squashed))
-        if projection_clip is not None:
-            hidden.clamp_(-projection_clip, projection_clip)
-        final_hidden[:size] = hidden
-    return outputs, final_hidden, final_cell
+        i, j, f, o = recurrent(hidden, addend).sigmoid_().chunk(4, dim=1)
+        doubled.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2).clamp_(-cell_bound, cell_bound)
+        squashed = torch.sigmoid(doubled).sub_(0.5).mul_(o)
+        hidden = torch.clamp(projection(squashed), -output_bound, output_bound, out=outputs[start:end])
+    final_hidden[: len(doubled)] = hidden
+    return outputs, final_hidden, doubled_cells.div_(2)

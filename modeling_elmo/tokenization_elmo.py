@@ -113,7 +113,7 @@ _split_short_chunk = functools.lru_cache(maxsize=1 << 16)(_split_chunk)
 
 
 def _split(text: str) -> list[str]:
-    """Penn-Treebank-style words of `text`, the way the published models' training text was split.
+    """Penn-Treebank-style words of `text`.
 
     Nothing but whitespace is dropped and nothing is rewritten: quotes stay as they are.
     """
@@ -137,7 +137,7 @@ def _find_spans(source: Any, words: list[str]) -> list[Span]:
 
 
 def split_words(text: str) -> list[Span]:
-    """Spans of the Penn-Treebank-style words of `text`, the way the published models' training text was split."""
+    """Spans of the Penn-Treebank-style words of `text`."""
     return _find_spans(text, _split(text))
 
 

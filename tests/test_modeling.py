@@ -41,14 +41,21 @@ def tokenizer() -> ElmoTokenizer:
     return ElmoTokenizer()
 
 
-def make_model(lstm_scale: float = 0.4, seed: int = 0, **changes) -> ElmoModel:
-    """A tiny model in eval mode. Every weight is random, biases and mix included, so that none hides a mistake."""
+def make_model(saturated: bool = False, seed: int = 0, **changes) -> ElmoModel:
+    """A tiny model in eval mode. Every weight is random, biases and mix included, so that none hides a mistake.
+
+    A saturated one has open gates and a strong projection, so that cells and outputs run into their clips.
+    """
     torch.manual_seed(seed)
     model = ElmoModel(ElmoConfig(**{**TINY, **changes})).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "gamma" not in name:
-                parameter.copy_(torch.randn_like(parameter) * (lstm_scale if "_lm." in name else 0.4))
+                parameter.copy_(torch.randn_like(parameter) * 0.4)
+            if saturated and "_lm." in name and "bias" in name:
+                parameter.add_(2.0)
+            elif saturated and "_lm." in name and "projection" in name:
+                parameter.mul_(4.0)
         model.char_encoder.char_embedding.weight[0] = 0
     return model
 
@@ -81,8 +88,8 @@ def weights_of(model: ElmoModel) -> dict[str, np.ndarray]:
         {"char_filters": [[1, 2], [5, 4]], "projection_dim": 6},
         {"char_filters": [[50, 3], [7, 2]], "num_highway_layers": 1},
         {"cell_clip": None, "projection_clip": None},
-        {"lstm_scale": 1.0},
-        {"lstm_scale": 1.0, "use_skip_connections": False, "num_hidden_layers": 3},
+        {"saturated": True},
+        {"saturated": True, "use_skip_connections": False, "num_hidden_layers": 3},
     ],
     ids=str,
 )
@@ -103,7 +110,7 @@ def test_every_layer_equals_the_numpy_reference(changes, tokenizer):
 
 
 def test_both_clips_bite_where_the_weights_are_large(tokenizer):
-    model = make_model(lstm_scale=1.0)
+    model = make_model(saturated=True)
     output = run(model, encode(tokenizer), use_cache=True)
     first_layer = output.hidden_states[1]
     assert (first_layer.abs() == model.config.projection_clip).any()
@@ -239,17 +246,18 @@ def test_the_character_cnn_runs_once_for_each_distinct_word(tokenizer):
 
 def test_distinct_rows_find_each_row_again():
     rows = torch.randint(0, 3, (500, 4))
-    distinct, index = distinct_rows(rows)
+    distinct, index, keys = distinct_rows(rows)
     assert torch.equal(distinct[index], rows)
-    assert len(distinct) == len({tuple(row) for row in rows.tolist()})
+    assert len(distinct) == len(keys) == len({tuple(row) for row in rows.tolist()})
 
 
 def test_distinct_rows_survive_a_hash_collision(monkeypatch):
     monkeypatch.setattr("modeling_elmo.modeling_elmo.HASH_BASE", 0)  # every row now has the same hash
     rows = torch.randint(0, 3, (100, 4))
-    distinct, index = distinct_rows(rows)
+    distinct, index, keys = distinct_rows(rows)
     assert torch.equal(distinct[index], rows)
     assert len(distinct) > 1
+    assert keys is None
 
 
 def test_packing_loses_and_repeats_no_word():
