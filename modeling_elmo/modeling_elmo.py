@@ -25,10 +25,13 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_elmo import ElmoConfig
 from .recurrence_elmo import (
     Derived,
+    LayerWeights,
     PackedLayer,
     PackedLinear,
+    PairedLayer,
     States,
     packed_recurrence,
+    paired_recurrence,
     plain_recurrence,
     runs_packed,
     side_by_side,
@@ -41,7 +44,7 @@ CARRY_BIAS = -2.0
 # Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
 HASH_BASE = 0x5851F42D4C957F2D
 # Words whose character windows go through one product: enough to fill it, few enough to be of about one length.
-WORDS_A_PRODUCT = 128
+WORDS_A_PRODUCT = 32
 # Memory for the vectors of words seen before.
 CACHE_BYTES = 1 << 26
 
@@ -279,16 +282,21 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
         self, inputs: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int], index: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """inputs (N, P), or (U, P) and an index (N,), hidden (S, P), cell (S, M) -> outputs (N, P), final states."""
-        recurrent, projection = self.recurrent_gates.weight, self.projection.weight
         if runs_packed(self, inputs, hidden, cell):
-            self._packed.refresh(self.input_gates.weight, self.input_gates.bias, recurrent, projection)
+            self._packed.refresh(self.weights)
             with torch.no_grad():
                 return packed_recurrence(self._packed, inputs, index, hidden, cell, batch_sizes, *self.clips)
         gates = self.input_gates(inputs if index is None else inputs[index])  # (N, 4M)
         # Under autocast the products change dtype from step to step, which only the plain form follows.
+        _, _, recurrent, projection = self.weights
         is_uniform = gates.dtype == hidden.dtype == cell.dtype == recurrent.dtype
         recurrence = trained_recurrence if is_uniform else plain_recurrence
         return recurrence(gates, hidden, cell, recurrent, projection, batch_sizes, *self.clips)
+
+    @property
+    def weights(self) -> LayerWeights:
+        gates = self.input_gates
+        return LayerWeights(gates.weight, gates.bias, self.recurrent_gates.weight, self.projection.weight)
 
 
 class ElmoLanguageModel(nn.Module):
@@ -430,6 +438,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.scalar_mix = None
         if self.mix == "scalar":
             self.scalar_mix = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
+        self._pairs = [PairedLayer() for _ in range(config.num_hidden_layers)]
         self._bilm_frozen = False
         self.post_init()
 
@@ -505,18 +514,23 @@ class ElmoModel(ElmoPreTrainedModel):
         models = (self.forward_lm, self.backward_lm)
 
         def run(direction: int) -> tuple[list[Tensor], States]:
-            hidden, cell = (state[direction][:, packing.order] for state in start_states)
             word_index = flat[indices[direction]]
-            outputs, hidden, cell = models[direction](words, word_index, hidden, cell, packing.batch_sizes)
-            layers = (words[word_index], *outputs)
-            return [self._unpack(layer, indices[direction], mask.shape) for layer in layers], (hidden, cell)
+            states = (state[direction][:, packing.order] for state in start_states)
+            outputs, hidden, cell = models[direction](words, word_index, *states, packing.batch_sizes)
+            return [words[word_index], *outputs], (hidden, cell)
 
-        if all(runs_packed(model, words, *start_states) for model in models):
-            results = side_by_side(lambda: run(0), lambda: run(1))
-        else:
+        if not all(runs_packed(model, words, *start_states) for model in models):
             results = [run(0), run(1)]
+        elif len(packing.order) == 1:
+            results = self._read_one_sentence(words[flat[torch.stack(indices)]], start_states)
+        else:
+            results = side_by_side(lambda: run(0), lambda: run(1))
         directions, final_states = zip(*results, strict=True)
-        layers = tuple(torch.cat(pair, dim=-1) for pair in zip(*directions, strict=True))  # (L + 1) x (B, T, 2P)
+        unpacked = [
+            [self._unpack(layer, index, mask.shape) for layer in layers]
+            for layers, index in zip(directions, indices, strict=True)
+        ]
+        layers = tuple(torch.cat(pair, dim=-1) for pair in zip(*unpacked, strict=True))  # (L + 1) x (B, T, 2P)
 
         new_mask = None
         if not keep_sentence_markers:
@@ -533,6 +547,25 @@ class ElmoModel(ElmoPreTrainedModel):
             states=self._updated_states(start_states, final_states, packing) if use_cache else None,
             attention_mask=new_mask,
         )
+
+    @torch.no_grad()
+    def _read_one_sentence(self, words: Tensor, states: States) -> list[tuple[list[Tensor], States]]:
+        """What the language models would return for a single sentence (2, T, P), the second time in reverse."""
+        layers, final = [words], []
+        for number, pair in enumerate(self._pairs):
+            forward, backward = self.forward_lm.layers[number], self.backward_lm.layers[number]
+            assert isinstance(forward, ElmoLstmLayer)
+            assert isinstance(backward, ElmoLstmLayer)
+            pair.refresh(forward.weights, backward.weights)
+            hidden, cell = (state[:, number, :1] for state in states)
+            output, hidden, cell = paired_recurrence(pair, words, hidden, cell, forward.clips)
+            words = output + words if self.config.use_skip_connections and number > 0 else output
+            layers.append(words)
+            final.append((hidden, cell))
+        hidden, cell = (
+            torch.stack(parts, dim=1) for parts in zip(*final, strict=True)
+        )  # (2, L, 1, P) and (2, L, 1, M)
+        return [([layer[k] for layer in layers], (hidden[k], cell[k])) for k in range(2)]
 
     def _check_inputs(
         self,

@@ -1,9 +1,9 @@
-"""The recurrence of an ELMo LSTM layer over packed words: the same numbers three ways.
+"""The recurrence of an ELMo LSTM layer over packed words: the same numbers in several ways.
 
 `plain_recurrence` is the definition, and what autocast and tracing get. `_Recurrence` is its training form: it keeps
 only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
 `packed_recurrence` is its inference form on a CPU: weights in the layout oneDNN multiplies fastest, everything else in
-place.
+place. `paired_recurrence` is the same for a single sentence, both directions at once.
 
 Shapes: N packed words, S sentences, P projection, M memory cells. Gates are in the order i, j, f, o.
 """
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -198,7 +198,7 @@ def side_by_side(first: Callable[[], Result], second: Callable[[], Result]) -> l
 
 
 # Words whose gates are computed at once: bounds the memory of a batch, or of one endless sentence.
-WORDS_AT_ONCE = 1024
+WORDS_AT_ONCE = 2048
 # Rows that oneDNN is told to expect when it lays out a matrix. One layout serves all sizes about equally well.
 TYPICAL_ROWS = 64
 # Weights sampled to notice changes made behind autograd's back, through `parameter.data`.
@@ -250,11 +250,11 @@ class Derived:
 class _Matrix:
     """x -> x @ weight.T + addend, the weight laid out once for fast products with a few rows.
 
-    Without oneDNN, or for a single row (where oneDNN gains nothing), a plain transpose is kept instead.
+    Where torch has no oneDNN a plain transpose is kept instead.
     """
 
-    def __init__(self, weight: Tensor, single_row: bool = False) -> None:
-        self.is_packed = torch.backends.mkldnn.is_available() and not single_row
+    def __init__(self, weight: Tensor) -> None:
+        self.is_packed = torch.backends.mkldnn.is_available()
         if self.is_packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
         else:
@@ -287,37 +287,52 @@ class PackedLinear(nn.Linear):
         return self._packed.matrix(inputs, self.bias.detach())
 
 
-class PackedLayer(Derived):
-    """An LSTM layer's weights laid out for `packed_recurrence`.
+class LayerWeights(NamedTuple):
+    """The parameters of an LSTM layer."""
 
-    The logistic function is several times cheaper than tanh, and tanh(x) = 2 sigmoid(2x) - 1: the rows of gate j are
-    doubled here, so that one pass serves all gates, and so is the projection, for the tanh of the cell. Doubling is
-    exact in floating point.
+    inputs: Tensor  # (4M, P)
+    bias: Tensor  # (4M,)
+    recurrent: Tensor  # (4M, P)
+    projection: Tensor  # (P, M)
+
+
+def _with_logistic_gates(weights: LayerWeights) -> LayerWeights:
+    """Copies of the weights for which the logistic function serves all gates and the cell.
+
+    It is several times cheaper than tanh, and tanh(x) = 2 sigmoid(2x) - 1: the rows of gate j are doubled, and so is
+    the projection, for the tanh of the cell. Doubling is exact in floating point.
     """
+    copies = LayerWeights(*(tensor.detach().clone() for tensor in weights))
+    for tensor in (copies.inputs, copies.bias, copies.recurrent):
+        tensor.chunk(4)[1].mul_(2)
+    copies.bias.chunk(4)[2].add_(FORGET_BIAS)
+    copies.projection.mul_(2)
+    return copies
 
-    bias: Tensor
-    _weights: dict[str, Tensor]
-    _matrices: dict[tuple[str, bool], _Matrix]
 
-    def refresh(self, input_weight: Tensor, bias: Tensor, recurrent: Tensor, projection: Tensor) -> None:
+def _logistic_step(gates: Tensor, doubled: Tensor, cell_bound: float) -> Tensor:
+    """Updates twice the memory cell, in place; returns half of sigmoid(o) * tanh(c)."""
+    i, j, f, o = gates.sigmoid_().chunk(4, dim=-1)
+    doubled.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2).clamp_(-cell_bound, cell_bound)
+    return torch.sigmoid(doubled).sub_(0.5).mul_(o)
+
+
+def _bounds(cell_clip: float | None, projection_clip: float | None) -> tuple[float, float]:
+    """The clips of twice the cell, and of the output."""
+    return math.inf if cell_clip is None else 2 * cell_clip, math.inf if projection_clip is None else projection_clip
+
+
+class PackedLayer(Derived):
+    """An LSTM layer's weights laid out for `packed_recurrence`."""
+
+    def refresh(self, weights: LayerWeights) -> None:
         """Forgets what was made of other weights than these."""
-        if not self.is_stale((input_weight, bias, recurrent, projection)):
-            return
-        self._weights = {"input": input_weight, "recurrent": recurrent, "projection": projection}
-        self._matrices = {}
-        self.bias = bias.detach().clone()
-        _, j, f, _ = self.bias.chunk(4)
-        j.mul_(2)
-        f.add_(FORGET_BIAS)
-
-    def matrix(self, name: str, single_row: bool = False) -> _Matrix:
-        key = (name, single_row)
-        if key not in self._matrices:
-            weight = self._weights[name].detach().clone()
-            doubled = weight if name == "projection" else weight.chunk(4)[1]
-            doubled.mul_(2)
-            self._matrices[key] = _Matrix(weight, single_row)
-        return self._matrices[key]
+        if self.is_stale(weights):
+            copies = _with_logistic_gates(weights)
+            self.bias = copies.bias
+            self.inputs = _Matrix(copies.inputs)
+            self.recurrent = _Matrix(copies.recurrent)
+            self.projection = _Matrix(copies.projection)
 
 
 def packed_recurrence(
@@ -333,11 +348,7 @@ def packed_recurrence(
     """The layer without gradients. Word k is `inputs[k]`, or `inputs[index[k]]`, so that words that recur in a batch
     have their gates computed once.
     """
-    single_row = len(hidden) == 1
-    to_gates, recurrent = layer.matrix("input"), layer.matrix("recurrent", single_row)
-    projection = layer.matrix("projection", single_row)
-    cell_bound = math.inf if cell_clip is None else 2 * cell_clip
-    output_bound = math.inf if projection_clip is None else projection_clip
+    cell_bound, output_bound = _bounds(cell_clip, projection_clip)
     words = len(inputs) if index is None else len(index)
     outputs = inputs.new_empty(words, hidden.shape[1])
     final_hidden = hidden.clone()
@@ -345,7 +356,7 @@ def packed_recurrence(
     doubled = doubled_cells
     if index is not None and len(inputs) > WORDS_AT_ONCE:
         inputs, index = inputs[index], None
-    gates_of_inputs = to_gates(inputs, layer.bias) if index is not None else inputs
+    gates_of_inputs = layer.inputs(inputs, layer.bias) if index is not None else inputs
     block, block_end = 0, 0  # the words whose gates are at hand, without an index
     for start, end in _steps(batch_sizes):
         size = end - start
@@ -357,11 +368,42 @@ def packed_recurrence(
         else:
             if end > block_end:
                 block, block_end = start, min(max(end, start + WORDS_AT_ONCE), words)
-                gates_of_inputs = to_gates(inputs[block:block_end], layer.bias)
+                gates_of_inputs = layer.inputs(inputs[block:block_end], layer.bias)
             addend = gates_of_inputs[start - block : end - block]
-        i, j, f, o = recurrent(hidden, addend).sigmoid_().chunk(4, dim=1)
-        doubled.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2).clamp_(-cell_bound, cell_bound)
-        squashed = torch.sigmoid(doubled).sub_(0.5).mul_(o)
-        hidden = torch.clamp(projection(squashed), -output_bound, output_bound, out=outputs[start:end])
+        squashed = _logistic_step(layer.recurrent(hidden, addend), doubled, cell_bound)
+        hidden = torch.clamp(layer.projection(squashed), -output_bound, output_bound, out=outputs[start:end])
     final_hidden[: len(doubled)] = hidden
     return outputs, final_hidden, doubled_cells.div_(2)
+
+
+class PairedLayer(Derived):
+    """The same layer of both directions, for `paired_recurrence`."""
+
+    def refresh(self, forward: LayerWeights, backward: LayerWeights) -> None:
+        """Forgets what was made of other weights than these."""
+        if self.is_stale((*forward, *backward)):
+            copies = [_with_logistic_gates(weights) for weights in (forward, backward)]
+            self.bias = torch.stack([weights.bias for weights in copies])[:, None]  # (2, 1, 4M)
+            self.inputs = torch.stack([weights.inputs.T for weights in copies])  # (2, P, 4M)
+            self.recurrent = torch.stack([weights.recurrent.T for weights in copies])
+            self.projection = torch.stack([weights.projection.T for weights in copies])  # (2, M, P)
+
+
+def paired_recurrence(
+    layer: PairedLayer, inputs: Tensor, hidden: Tensor, cell: Tensor, clips: tuple[float | None, float | None]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Both directions of one sentence, without gradients: a step is one product for the two of them.
+
+    inputs (2, T, P), the second in reverse, hidden (2, 1, P), cell (2, 1, M) -> outputs (2, T, P), final states.
+    """
+    cell_bound, output_bound = _bounds(*clips)
+    steps = inputs.shape[1]
+    outputs = inputs.new_empty(steps, 2, 1, inputs.shape[2])
+    doubled = cell * 2
+    for start in range(0, steps, WORDS_AT_ONCE):
+        gates = torch.baddbmm(layer.bias, inputs[:, start : start + WORDS_AT_ONCE], layer.inputs)
+        for step, gates_of_inputs in enumerate(gates.transpose(0, 1)[:, :, None].contiguous(), start):
+            squashed = _logistic_step(torch.baddbmm(gates_of_inputs, hidden, layer.recurrent), doubled, cell_bound)
+            projected = torch.bmm(squashed, layer.projection)
+            hidden = torch.clamp(projected, -output_bound, output_bound, out=outputs[step])
+    return outputs[:, :, 0].transpose(0, 1), hidden.clone(), doubled.div_(2)

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from modeling_elmo.recurrence_elmo import (
+    LayerWeights,
     PackedLayer,
+    PairedLayer,
     fingerprint,
     packed_recurrence,
+    paired_recurrence,
     plain_recurrence,
     trained_recurrence,
 )
@@ -69,7 +72,7 @@ def test_the_packed_form_equals_the_plain_one(clips, sizes, with_index, words_at
     hidden, cell = torch.randn(sentences, SIZE), torch.randn(sentences, CELLS).clamp(-0.3, 0.3)
     before = hidden.clone(), cell.clone()
     layer = PackedLayer()
-    layer.refresh(input_weight, bias, recurrent, projection)
+    layer.refresh(LayerWeights(input_weight, bias, recurrent, projection))
     inputs = (distinct, index) if with_index else (distinct[index], None)
     packed = packed_recurrence(layer, *inputs, hidden, cell, sizes, *clips)
     gates = distinct[index] @ input_weight.T + bias
@@ -77,6 +80,24 @@ def test_the_packed_form_equals_the_plain_one(clips, sizes, with_index, words_at
     torch.testing.assert_close(packed, plain, atol=FLOAT32_TOLERANCE, rtol=0)
     assert torch.equal(hidden, before[0])
     assert torch.equal(cell, before[1])
+
+
+@pytest.mark.parametrize("clips", CLIPS)
+@pytest.mark.parametrize("words_at_once", [2, 1024])
+def test_the_paired_form_equals_the_plain_one_of_each_direction(clips, words_at_once, monkeypatch):
+    monkeypatch.setattr("modeling_elmo.recurrence_elmo.WORDS_AT_ONCE", words_at_once)
+    torch.manual_seed(0)
+    shapes = [(4 * CELLS, SIZE), (4 * CELLS,), (4 * CELLS, SIZE), (SIZE, CELLS)]
+    directions = [LayerWeights(*(torch.randn(*shape) for shape in shapes)) for _ in range(2)]
+    inputs = torch.randn(2, 5, SIZE)
+    hidden, cell = torch.randn(2, 1, SIZE), torch.randn(2, 1, CELLS).clamp(-0.3, 0.3)
+    layer = PairedLayer()
+    layer.refresh(*directions)
+    paired = paired_recurrence(layer, inputs, hidden, cell, clips)
+    for k, weights in enumerate(directions):
+        gates = inputs[k] @ weights.inputs.T + weights.bias
+        plain = plain_recurrence(gates, hidden[k], cell[k], weights.recurrent, weights.projection, [1] * 5, *clips)
+        torch.testing.assert_close(tuple(part[k] for part in paired), plain, atol=FLOAT32_TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("change", ["in place", "by data", "other tensor", "other dtype"])
@@ -98,7 +119,6 @@ def test_the_fingerprint_changes_when_a_parameter_does(change):
 
 def test_packed_weights_are_neither_pickled_nor_copied():
     layer = PackedLayer()
-    layer.refresh(*(torch.randn(*shape) for shape in ((24, 3), (24,), (24, 3), (3, 6))))
-    layer.matrix("input")
+    layer.refresh(LayerWeights(*(torch.randn(*shape) for shape in ((24, 3), (24,), (24, 3), (3, 6)))))
     assert len(pickle.dumps(layer)) < 200
-    assert not hasattr(copy.deepcopy(layer), "_matrices")
+    assert not hasattr(copy.deepcopy(layer), "recurrent")
