@@ -6,13 +6,14 @@ READY := $(VENV)/.ready
 
 PEERS := $(VENV)/peers/allennlp-2.10.1
 
-.PHONY: help demo test lint parity clean
+.PHONY: help demo test lint parity bench clean
 
 help:
 	@echo "make demo   embed a few sentences, from a fresh clone to vectors"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make parity compare every layer with AllenNLP's (fetches its package)"
+	@echo "make bench  measure the speed, against AllenNLP and the machine, and draw it (fetches AllenNLP)"
 	@echo "make clean  remove .venv and caches"
 
 $(READY): pyproject.toml constraints.txt
@@ -39,6 +40,13 @@ $(PEERS): $(READY)
 
 parity: $(PEERS)
 	$(BIN)/python -m pytest -q -s tests/test_allennlp_parity.py
+
+bench: $(PEERS)
+	$(BIN)/python benchmarks/versus_allennlp.py
+	$(BIN)/python benchmarks/gemm_share.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/plot.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

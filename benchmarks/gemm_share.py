@@ -2,9 +2,9 @@
 
     python benchmarks/gemm_share.py [--size original] [--batch-words 4096]
 
-Counted are the multiplications that the text needs: the LSTMs for every word and sentence marker, except that the first
-layer's gates of a word's own vector count once for each distinct word of a batch; the characters of every word not seen
-before, each of its windows once. The peak is a product of two 2048 x 2048 float32 matrices in the same run.
+Counted are the multiplications that the text needs: the LSTMs for every word and sentence marker, except that the
+first layer's gates of a word's own vector count once for each distinct word of a batch; the characters of every word
+not seen before, each of its windows once. The peak is a product of two 2048 x 2048 float32 matrices in the same run.
 """
 
 import argparse

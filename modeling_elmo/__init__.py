@@ -3,6 +3,7 @@
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from .configuration_elmo import ElmoConfig
+from .embedding import ElmoEmbedder
 from .modeling_elmo import ElmoModel, ElmoModelOutput, ElmoPreTrainedModel, ElmoScalarMix
 from .tokenization_elmo import ElmoTokenizer
 
@@ -15,6 +16,7 @@ AutoModel.register(ElmoConfig, ElmoModel, exist_ok=True)
 
 __all__ = [
     "ElmoConfig",
+    "ElmoEmbedder",
     "ElmoModel",
     "ElmoModelOutput",
     "ElmoPreTrainedModel",

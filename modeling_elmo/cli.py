@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 BAD_INPUT = 2
+INTERRUPTED = 130  # what shells give for Ctrl-C
 
 # Markup is off: examples in the help texts keep their lines, brackets and all.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -51,8 +52,9 @@ def main(
     \b
     Start with a published checkpoint, an options.json and a weights file:
       elmo convert options.json weights.hdf5 my-elmo
+      elmo embed sentences.txt --model my-elmo --output vectors.h5
     \b
-    then, in Python:
+    or, in Python:
       from transformers import AutoModel
       model = AutoModel.from_pretrained("my-elmo", trust_remote_code=True)
     """
@@ -132,6 +134,111 @@ def export(
     typer.echo(f"Wrote {folder}\n\nThe way back:")
     files = shlex.join([str(folder / "options.json"), str(folder / "weights.hdf5")])
     typer.echo(f"  elmo convert {files} OUT_DIR")
+
+
+@app.command(short_help="Vectors for a whole corpus.")
+def embed(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A text file, a sentence a line; a .jsonl, .csv or .parquet file; - for text on standard input; or a "
+            "dataset, by its folder or its name on the Hub.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[
+        Path, typer.Option(metavar="DIR", help="The model, a folder for from_pretrained.", show_default=False)
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="OUT", help="The file to make: .h5 or .hdf5, .parquet, .arrow or .npz.", show_default=False
+        ),
+    ],
+    layers: Annotated[
+        str,
+        typer.Option(
+            metavar="all|average|top|mix|0,1,2",
+            help="A word's vector: the model's mix of its layers, their average, the top one, or those named.",
+        ),
+    ] = "mix",
+    pooling: Annotated[
+        str, typer.Option(metavar="none|mean|max", help="Over the words of a sentence, for one vector each.")
+    ] = "none",
+    batch_words: Annotated[
+        int, typer.Option(metavar="N", help="Words computed at once. A longer sentence is read in pieces, exactly.")
+    ] = 2048,
+    dtype: Annotated[str, typer.Option(metavar="float32|float16", help="Of the numbers written.")] = "float32",
+    tokenized: Annotated[
+        bool,
+        typer.Option(
+            "--tokenized/--raw",
+            help="Whether words are what whitespace separates, as for AllenNLP's elmo command, or raw text is split "
+            "Penn-Treebank style. Lists of words stay as they are.",
+        ),
+    ] = True,
+    column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where the sentences are; by default text, or the only column."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(metavar="NAME", help="Which split of a dataset.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Forget an unfinished run, and start again.")] = False,
+) -> None:
+    """Embed a corpus of any size, in constant memory, to a file that appears when it is complete.
+
+    Vectors are in the order of the input, under their line or row number, from 0; an empty line has an empty array.
+    HDF5 has the layout of AllenNLP's elmo command; Parquet and Arrow hold the words too and suit large corpora best.
+    The same command goes on with a run that was interrupted, except from standard input. Until the end the vectors are
+    in a hidden folder beside OUT, so they need twice their room on the disk.
+
+    \b
+    Examples:
+      elmo embed sentences.txt --model my-elmo --output vectors.h5 --layers all
+      elmo embed reviews.csv --column review --raw --pooling mean --model my-elmo --output reviews.parquet
+      accelerate launch -m modeling_elmo.cli embed sentences.txt --model my-elmo --output vectors.parquet
+    """
+    from .embedding import EmbeddingError, embed_corpus, how_to_read
+
+    _quiet_transformers()
+    try:
+        with _one_line_errors(EmbeddingError, OSError):
+            report = embed_corpus(
+                source,
+                model,
+                output,
+                layers=layers,
+                pooling=pooling,
+                batch_words=batch_words,
+                dtype=dtype,
+                tokenized=tokenized,
+                column=column,
+                split=split,
+                overwrite=overwrite,
+                restart=restart,
+            )
+    except KeyboardInterrupt as interrupt:
+        lost = "standard input cannot be read again, so nothing was kept"
+        kept = "run the same command again to go on where it stopped"
+        typer.echo(f"interrupted: {lost if source == '-' else kept}", err=True)
+        raise typer.Exit(INTERRUPTED) from interrupt
+    if report is None:
+        return
+    split_by = "whitespace (--raw splits off punctuation)" if tokenized else "the tokenizer"
+    typer.echo(f"Wrote {output}: {report.sentences:,} sentences, {report.words:,} words, split by {split_by}")
+    if report.empty:
+        typer.echo(f"  {report.empty:,} empty, kept so that numbers stay line numbers")
+    if report.in_pieces:
+        typer.echo(f"  {report.in_pieces:,} longer than {batch_words:,} words, read in pieces, their vectors exact")
+    if report.cut_words:
+        typer.echo(f"  {report.cut_words:,} words too long for the model, which reads their first bytes only")
+    if report.words_now:
+        speed = report.words_now / report.seconds
+        typer.echo(f"  {report.words_now:,} words in {report.seconds:,.1f} s, {speed:,.0f} words/s")
+    typer.echo("\nTo read it, in Python:")
+    for line in how_to_read(output):
+        typer.echo(f"  {line}")
 
 
 if __name__ == "__main__":

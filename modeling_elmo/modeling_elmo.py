@@ -44,7 +44,7 @@ CARRY_BIAS = -2.0
 # Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
 HASH_BASE = 0x5851F42D4C957F2D
 # Words whose character windows go through one product: enough to fill it, few enough to be of about one length.
-WORDS_A_PRODUCT = 32
+WORDS_A_PRODUCT = 16
 # Memory for the vectors of words seen before.
 CACHE_BYTES = 1 << 26
 
@@ -121,6 +121,10 @@ class ElmoCharacterEncoder(nn.Module):
         if keys is None or not runs_packed(self):
             return self(char_ids)
         return self._cache.look_up(self, char_ids, keys)
+
+    def forget_words(self) -> None:
+        """Drops the vectors remembered from earlier batches."""
+        self._cache = WordCache()
 
     def _convolve(self, char_ids: Tensor) -> Tensor:
         """Every filter's maximum over the positions of a word: (U, C) -> (U, features).

@@ -201,6 +201,8 @@ def side_by_side(first: Callable[[], Result], second: Callable[[], Result]) -> l
 WORDS_AT_ONCE = 2048
 # Rows that oneDNN is told to expect when it lays out a matrix. One layout serves all sizes about equally well.
 TYPICAL_ROWS = 64
+# oneDNN keeps what it made for every number of rows: with many rows, as many as fill this unit are multiplied.
+ROW_UNIT = 64
 # Weights sampled to notice changes made behind autograd's back, through `parameter.data`.
 SAMPLED_WEIGHTS = 64
 
@@ -217,22 +219,13 @@ def runs_packed(module: nn.Module, *inputs: Tensor) -> bool:
     )
 
 
-def fingerprint(parameters: Iterable[Tensor]) -> tuple:
-    """Changes when any of the parameters does."""
-    marks = []
-    for parameter in parameters:
-        flat = parameter.detach().flatten()
-        sample = flat[:: max(1, flat.numel() // SAMPLED_WEIGHTS)].sum().item()
-        version = 0 if parameter.is_inference() else parameter._version
-        marks.append((parameter.data_ptr(), version, parameter.dtype, sample))
-    return tuple(marks)
-
-
 class Derived:
     """Something made from parameters and kept while they stay the same; neither copied nor pickled with a model."""
 
     def __init__(self) -> None:
-        self._mark: tuple | None = None
+        self._mark: list[tuple[int, int]] = []
+        self._views: list[Tensor] = []
+        self._sample = torch.empty(0)
 
     def __deepcopy__(self, memo: dict) -> "Derived":
         return type(self)()
@@ -241,10 +234,18 @@ class Derived:
         return type(self), ()
 
     def is_stale(self, parameters: Iterable[Tensor]) -> bool:
-        """Whether the parameters have changed since the last call."""
-        mark = fingerprint(parameters)
-        changed, self._mark = mark != self._mark, mark
-        return changed
+        """Whether the parameters are others than at the last call, or have changed since."""
+        parameters = list(parameters)
+        mark = [
+            (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version) for parameter in parameters
+        ]
+        if mark == self._mark and torch.equal(torch.cat(self._views), self._sample):
+            return False
+        self._mark = mark
+        flat = [parameter.detach().flatten() for parameter in parameters]
+        self._views = [values[:: max(1, len(values) // SAMPLED_WEIGHTS)] for values in flat]
+        self._sample = torch.cat(self._views)
+        return True
 
 
 class _Matrix:
@@ -268,6 +269,13 @@ class _Matrix:
         return torch.ops.mkldnn._linear_pointwise.binary(rows, addend, self.weight, None, "add")
 
 
+def _multiply_many(matrix: _Matrix, rows: Tensor, bias: Tensor) -> Tensor:
+    """rows @ weight.T + bias for any number of rows, of which there are few different ones for oneDNN."""
+    if len(rows) <= ROW_UNIT or not matrix.is_packed:
+        return matrix(rows, bias)
+    return matrix(nn.functional.pad(rows, (0, 0, 0, -len(rows) % ROW_UNIT)), bias)[: len(rows)]
+
+
 class _PackedWeight(Derived):
     matrix: _Matrix
 
@@ -284,7 +292,7 @@ class PackedLinear(nn.Linear):
             return super().forward(inputs)
         if self._packed.is_stale([self.weight]):
             self._packed.matrix = _Matrix(self.weight.detach())
-        return self._packed.matrix(inputs, self.bias.detach())
+        return _multiply_many(self._packed.matrix, inputs, self.bias.detach())
 
 
 class LayerWeights(NamedTuple):
@@ -356,7 +364,7 @@ def packed_recurrence(
     doubled = doubled_cells
     if index is not None and len(inputs) > WORDS_AT_ONCE:
         inputs, index = inputs[index], None
-    gates_of_inputs = layer.inputs(inputs, layer.bias) if index is not None else inputs
+    gates_of_inputs = _multiply_many(layer.inputs, inputs, layer.bias) if index is not None else inputs
     block, block_end = 0, 0  # the words whose gates are at hand, without an index
     for start, end in _steps(batch_sizes):
         size = end - start
@@ -368,7 +376,7 @@ def packed_recurrence(
         else:
             if end > block_end:
                 block, block_end = start, min(max(end, start + WORDS_AT_ONCE), words)
-                gates_of_inputs = layer.inputs(inputs[block:block_end], layer.bias)
+                gates_of_inputs = _multiply_many(layer.inputs, inputs[block:block_end], layer.bias)
             addend = gates_of_inputs[start - block : end - block]
         squashed = _logistic_step(layer.recurrent(hidden, addend), doubled, cell_bound)
         hidden = torch.clamp(layer.projection(squashed), -output_bound, output_bound, out=outputs[start:end])
@@ -402,8 +410,9 @@ def paired_recurrence(
     doubled = cell * 2
     for start in range(0, steps, WORDS_AT_ONCE):
         gates = torch.baddbmm(layer.bias, inputs[:, start : start + WORDS_AT_ONCE], layer.inputs)
-        for step, gates_of_inputs in enumerate(gates.transpose(0, 1)[:, :, None].contiguous(), start):
+        of_each_step = gates.transpose(0, 1)[:, :, None].contiguous().unbind()  # each (2, 1, 4M)
+        for gates_of_inputs, output in zip(of_each_step, outputs[start:].unbind(), strict=False):
             squashed = _logistic_step(torch.baddbmm(gates_of_inputs, hidden, layer.recurrent), doubled, cell_bound)
             projected = torch.bmm(squashed, layer.projection)
-            hidden = torch.clamp(projected, -output_bound, output_bound, out=outputs[step])
+            hidden = torch.clamp(projected, -output_bound, output_bound, out=output)
     return outputs[:, :, 0].transpose(0, 1), hidden.clone(), doubled.div_(2)

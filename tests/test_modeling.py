@@ -724,3 +724,60 @@ def test_a_config_survives_save_and_load_with_labels_and_dtype(tmp_path):
     assert loaded.num_labels == 3
     assert loaded.dropout == 0.3
     assert loaded.char_filters == TINY["char_filters"]
+
+
+# ------------------------------------------------------------------------------------------------------ word cache
+
+
+def test_words_seen_before_are_not_encoded_again_until_the_weights_change(tokenizer):
+    model = make_model()
+    seen = []
+    model.char_encoder.register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
+    first = run(model, encode(tokenizer, [["a", "b"]])).last_hidden_state
+    second = run(model, encode(tokenizer, [["a", "b", "c"]]))
+    assert seen == [4, 1]
+    with torch.no_grad():
+        model.char_encoder.convolutions[0].weight.mul_(1.5)
+    changed = run(model, encode(tokenizer, [["a", "b"]])).last_hidden_state
+    assert seen == [4, 1, 4]
+    assert not torch.allclose(first, changed)
+    fresh = make_model()
+    fresh.load_state_dict(model.state_dict())
+    expected = run(fresh, encode(tokenizer, [["a", "b"]])).last_hidden_state
+    torch.testing.assert_close(changed, expected, atol=BATCH_TOLERANCE, rtol=0)
+    assert second.last_hidden_state.shape == (1, 5, 12)
+
+
+def test_the_word_cache_is_bounded_and_starts_anew_when_full(tokenizer, monkeypatch):
+    vector_bytes = 6 * 4
+    monkeypatch.setattr("modeling_elmo.modeling_elmo.CACHE_BYTES", 5 * vector_bytes)
+    model = make_model()
+    for words in (["a", "b"], ["c", "d"], ["e", "f", "g", "h", "i"], ["a", "i"]):
+        cached = run(model, encode(tokenizer, [words])).last_hidden_state
+        plain = run(make_model(), encode(tokenizer, [words])).last_hidden_state
+        torch.testing.assert_close(cached, plain, atol=BATCH_TOLERANCE, rtol=0)
+        assert len(model.char_encoder._cache._slots) <= 5
+
+
+def test_vectors_kept_in_inference_mode_serve_where_gradients_are_recorded(tokenizer):
+    model = make_model()
+    model.freeze_bilm()
+    with torch.inference_mode():
+        model(**encode(tokenizer))
+    output = model(**encode(tokenizer)).last_hidden_state
+    output.square().sum().backward()
+    assert model.scalar_mix.gamma.grad is not None
+
+
+def test_one_thread_and_two_give_the_same_vectors(tokenizer):
+    model = make_model()
+    threads = torch.get_num_threads()
+    try:
+        outputs = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            outputs.append(run(model, encode(tokenizer)).last_hidden_state)
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(*outputs, atol=BATCH_TOLERANCE, rtol=0)
