@@ -6,21 +6,10 @@ Each in a process of its own: seconds, imports included, and peak memory as a mu
 """
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from harness import checkpoint, print_table, save, seconds
-
-MEASURED = """
-import resource, sys
-from modeling_elmo.cli import app
-try:
-    app(sys.argv[1:])
-finally:
-    print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
-"""
+from harness import checkpoint, print_table, run_elmo, save
 
 
 def main() -> None:
@@ -31,25 +20,9 @@ def main() -> None:
     weights_mb = weights.stat().st_size / 1e6
     rows = []
     with tempfile.TemporaryDirectory(dir=converted.parent) as scratch:
-        for command in (
-            ["convert", options, weights, Path(scratch, "model")],
-            ["export", converted, Path(scratch, "back")],
-        ):
-            outputs = []
-
-            def run(command=command, outputs=outputs) -> None:
-                outputs.append(
-                    subprocess.run(
-                        [sys.executable, "-c", MEASURED, *map(str, command)],
-                        capture_output=True,
-                        text=True,
-                        check=True,
-                    )
-                )
-
-            time = seconds(run)
-            kilobytes = int(outputs[0].stderr.rsplit("peak", 1)[1].split()[0])
-            peak_mb = kilobytes * (1 if sys.platform == "darwin" else 1024) / 1e6
+        model, back = Path(scratch, "model"), Path(scratch, "back")
+        for command in (["convert", options, weights, model], ["export", converted, back]):
+            time, peak_mb = run_elmo(*command)
             rows.append(
                 {
                     "command": f"{command[0]} {arguments.size}",

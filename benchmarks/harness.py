@@ -5,6 +5,8 @@ import json
 import os
 import platform
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +24,15 @@ SHARED = Path(os.environ.get("ELMO_SHARED", ROOT.parent / "shared"))
 CHECKPOINTS = ROOT / "runs" / "benchmarks"
 
 Sentence = list[str]
+
+MEASURED_ELMO = """
+import resource, sys
+from modeling_elmo.cli import app
+try:
+    app(sys.argv[1:])
+finally:
+    print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
 
 
 def read_sentences(path: Path | None = None, shortest: int = 10, longest: int = 40, seed: int = 0) -> list[Sentence]:
@@ -68,6 +79,19 @@ def seconds(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def run_elmo(*arguments: str | Path) -> tuple[float, float]:
+    """Runs an `elmo` command in a process of its own; returns its seconds, imports included, and peak memory in MB."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED_ELMO, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    elapsed = time.perf_counter() - start
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return elapsed, int(done.stderr.rsplit("peak", 1)[1].split()[0]) * unit / 1e6
 
 
 def count_words(batches: Sequence[Sequence[Sentence]]) -> int:

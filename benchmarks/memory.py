@@ -8,22 +8,10 @@ their peaks.
 
 import argparse
 import itertools
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from harness import checkpoint, print_table, save
-
-MEASURED = """
-import resource, sys
-from modeling_elmo.cli import app
-try:
-    app(sys.argv[1:], standalone_mode=True)
-except SystemExit as exit:
-    print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
-    raise
-"""
+from harness import checkpoint, print_table, run_elmo, save
 
 
 def main() -> None:
@@ -38,17 +26,14 @@ def main() -> None:
             part, output = Path(scratch, "part.txt"), Path(scratch, "vectors.parquet")
             with arguments.corpus.open("rb") as source:
                 part.write_bytes(b"".join(itertools.islice(source, count)))
-            command = ["embed", part, "--model", model, "--output", output, "--tokenized"]
-            done = subprocess.run(
-                [sys.executable, "-c", MEASURED, *map(str, command)], stderr=subprocess.PIPE, text=True, check=True
-            )
-            peak = int(done.stderr.rsplit("peak", 1)[1].split()[0])
+            time, peak_mb = run_elmo("embed", part, "--model", model, "--output", output, "--tokenized")
             words = sum(len(line.split()) for line in part.read_text(encoding="utf-8").splitlines())
             rows.append(
                 {
                     "lines": count,
                     "words": words,
-                    "peak MB": peak * (1 if sys.platform == "darwin" else 1024) / 1e6,
+                    "seconds": time,
+                    "peak MB": peak_mb,
                     "output MB": output.stat().st_size / 1e6,
                 }
             )

@@ -1,4 +1,4 @@
-"""The `elmo` command. Every command imports what it needs itself, so that `elmo --help` answers at once."""
+"""The `elmo` command. What only one of its commands needs, that command imports itself."""
 
 import shlex
 from collections.abc import Iterator

@@ -170,6 +170,8 @@ class _Pool:
     def executor(self) -> ThreadPoolExecutor:
         threads = torch.get_num_threads()
         if self._executor is None or self._made_for != (os.getpid(), threads):
+            if self._executor is not None and self._made_for[0] == os.getpid():
+                self._executor.shutdown(wait=False)
             self._executor = ThreadPoolExecutor(2, "elmo", torch.set_num_threads, (threads // 2,))
             barrier = Barrier(2)  # both threads exist before the line after the next
             list(self._executor.map(lambda _: barrier.wait(), range(2)))
