@@ -60,8 +60,8 @@ def compare(size: str, batch_size: int, repetitions: int, sentences) -> dict:
     }
 
 
-def compare_corpus(count: int, sentences) -> dict:
-    """`small` over a whole corpus: our embedder against AllenNLP with sorted batches of its best size."""
+def compare_corpus(sentences, count: int) -> dict:
+    """`small` over a whole corpus: our embedder against AllenNLP in batches of its best size."""
     options, weights, _ = checkpoint("small")
     model, tokenizer = load("small")
     peer = AllenNlpElmo(options, weights)
@@ -72,6 +72,7 @@ def compare_corpus(count: int, sentences) -> dict:
     }
     best = min(by_size, key=by_size.__getitem__)
     corpus = sentences[:count]
+    count = len(corpus)
     words = sum(map(len, corpus))
     embedder = ElmoEmbedder(model, tokenizer, layers="all")
     our_time = seconds(lambda: [None for _ in embedder.embed(corpus)])
@@ -97,7 +98,7 @@ def main() -> None:
     sentences = read_sentences(arguments.sentences)
     rows = [compare(size, batch_size, arguments.repetitions, sentences) for size, batch_size in CASES]
     if arguments.corpus:
-        rows.append(compare_corpus(arguments.corpus, sentences))
+        rows.append(compare_corpus(read_sentences(arguments.sentences, shortest=1, longest=1000), arguments.corpus))
     print_table(rows)
     save("versus-allennlp", rows)
 

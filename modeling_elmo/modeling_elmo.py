@@ -409,7 +409,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
                 init.normal_(module.weight, std=(module.in_channels * module.kernel_size[0]) ** -0.5)
         elif isinstance(module, nn.Embedding):
             init.uniform_(module.weight, -1.0, 1.0)
-            if not getattr(module.weight, "_is_hf_initialized", False):
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 module.weight[module.padding_idx].zero_()
         elif isinstance(module, ElmoScalarMix):
             init.zeros_(module.scalar_weights)
@@ -566,9 +566,7 @@ class ElmoModel(ElmoPreTrainedModel):
             words = output + words if self.config.use_skip_connections and number > 0 else output
             layers.append(words)
             final.append((hidden, cell))
-        hidden, cell = (
-            torch.stack(parts, dim=1) for parts in zip(*final, strict=True)
-        )  # (2, L, 1, P) and (2, L, 1, M)
+        hidden, cell = (torch.stack(parts, dim=1) for parts in zip(*final, strict=True))  # each (2, L, 1, size)
         return [([layer[k] for layer in layers], (hidden[k], cell[k])) for k in range(2)]
 
     def _check_inputs(

@@ -227,9 +227,11 @@ def test_nothing_real_gives_nothing_but_the_right_shape(tokenizer):
     no_rows, no_words = torch.zeros(0, 5, 50, dtype=torch.long), torch.zeros(2, 0, 50, dtype=torch.long)
     assert run(model, {"char_ids": no_rows}).last_hidden_state.shape == (0, 5, 12)
     assert run(model, {"char_ids": no_words}).last_hidden_state.shape == (2, 0, 12)
-    all_padding = run(model, {"char_ids": torch.zeros(2, 3, 50, dtype=torch.long)}, use_cache=True)
-    assert (all_padding.last_hidden_state == 0).all()
-    assert (all_padding.states[0] == 0).all()
+    for rows in (1, 2):
+        all_padding = run(model, {"char_ids": torch.zeros(rows, 3, 50, dtype=torch.long)}, use_cache=True)
+        assert all_padding.last_hidden_state.shape == (rows, 3, 12)
+        assert (all_padding.last_hidden_state == 0).all()
+        assert (all_padding.states[0] == 0).all()
 
 
 # ------------------------------------------------------------------------------------------------- distinct words
