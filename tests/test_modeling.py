@@ -16,6 +16,8 @@ from modeling_elmo.modeling_elmo import distinct_rows, pack
 
 # A float32 forward pass against a float64 one.
 REFERENCE_TOLERANCE = 1e-5
+# The same equations in float64 on both sides, in a model that amplifies rounding about ten thousand times.
+FLOAT64_TOLERANCE = 1e-10
 # The same float32 sums in another order, as another batch size or packing brings.
 BATCH_TOLERANCE = 1e-6
 
@@ -107,6 +109,18 @@ def test_every_layer_equals_the_numpy_reference(changes, tokenizer):
                 layer[row, :length].numpy(), reference, atol=REFERENCE_TOLERANCE * scale, rtol=0
             )
             assert (layer[row, length:] == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_float64_a_model_that_amplifies_rounding_equals_the_reference(seed, tokenizer):
+    model = make_model(saturated=True, use_skip_connections=False, num_hidden_layers=3, seed=seed).double()
+    inputs = encode(tokenizer)
+    hidden_states = run(model, inputs).hidden_states
+    weights = weights_of(model)
+    for row, length in enumerate(inputs["attention_mask"].sum(1)):
+        expected = elmo_layers(weights, model.config, inputs["char_ids"][row, :length].numpy())
+        for layer, reference in zip(hidden_states, expected, strict=True):
+            np.testing.assert_allclose(layer[row, :length].numpy(), reference, atol=FLOAT64_TOLERANCE, rtol=0)
 
 
 def test_both_clips_bite_where_the_weights_are_large(tokenizer):
