@@ -18,6 +18,7 @@ from .tokenization_elmo import ElmoTokenizer
 AUTO_MAP = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
+    "AutoModelForPreTraining": "modeling_elmo.ElmoForPreTraining",
 }
 
 # What transformers itself passes to, or writes into, a config beside the declared fields.
@@ -82,6 +83,8 @@ class ElmoConfig(PreTrainedConfig):
             Whether every LSTM layer but the first adds its input to its output.
         dropout (`float`, *optional*, defaults to 0.1):
             Dropout on the input of every LSTM layer, in training mode.
+        num_negatives (`int`, *optional*, defaults to 8192):
+            Words that a step of pretraining samples for its softmax; 0 for the full softmax.
         mix (`"scalar"`, `"average"` or `"last"`, *optional*, defaults to `"scalar"`):
             How the layers become `last_hidden_state`: by learned weights, their average, or the top layer alone.
         mix_layer_norm (`bool`, *optional*, defaults to `False`):
@@ -115,6 +118,7 @@ class ElmoConfig(PreTrainedConfig):
     projection_clip: float | int | None = 3.0
     use_skip_connections: bool = True
     dropout: float | int = 0.1
+    num_negatives: int = 8192
     mix: Literal["scalar", "average", "last"] = "scalar"
     mix_layer_norm: bool = False
     mix_l2: float | int = 0.0
@@ -138,8 +142,9 @@ class ElmoConfig(PreTrainedConfig):
         for name in _POSITIVE_FIELDS:
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        if self.num_highway_layers < 0:
-            raise ValueError(f"`num_highway_layers` must be at least 0, got {self.num_highway_layers}")
+        for name in ("num_highway_layers", "num_negatives"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}")
         if self.max_characters_per_token < 3:
             raise ValueError(
                 "`max_characters_per_token` must be at least 3 (a character between its word-begin and word-end "

@@ -7,8 +7,12 @@ char_ids (B, T, C) -> ElmoCharacterEncoder on distinct words (U, P) -> two ElmoL
 order of the N words -> hidden_states, (L + 1) x (B, T, 2P) -> ElmoScalarMix -> last_hidden_state (B, T, 2P).
 
 Padding never enters a computation: the real words are packed, so a word's vector cannot depend on it.
+
+ElmoForPreTraining puts one softmax on top of both language models: the forward one predicts the next word and the
+backward one the word before.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,36 +21,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .recurrence_elmo import (
-    Derived,
-    LayerWeights,
-    PackedLayer,
-    PackedLinear,
-    PairedLayer,
-    States,
-    packed_recurrence,
-    paired_recurrence,
-    plain_recurrence,
-    runs_packed,
-    side_by_side,
-    trained_recurrence,
+from .layers_elmo import (
+    CarryGate,
+    ElmoCharacterEncoder,
+    ElmoLanguageModel,
+    ElmoLstmLayer,
+    ElmoScalarMix,
+    GlorotLinear,
+    Packing,
+    distinct_rows,
+    pack,
 )
-from .tokenization_elmo import SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END
+from .recurrence_elmo import PairedLayer, States, paired_recurrence, runs_compiled, runs_packed, side_by_side
+from .softmax_elmo import ElmoSoftmax, Negatives, draw_negatives
+from .tokenization_elmo import SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, ElmoTokenizer
 
 # Initial bias of a highway layer's gate.
 CARRY_BIAS = -2.0
-# Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
-HASH_BASE = 0x5851F42D4C957F2D
-# Words whose character windows go through one product: enough to fill it, few enough to be of about one length.
-WORDS_A_PRODUCT = 16
-# Memory for the vectors of words seen before.
-CACHE_BYTES = 1 << 26
+# A label that is not to be predicted.
+IGNORED = -100
+# `<pad>`, `<S>`, `</S>` and `<UNK>`.
+NUM_SPECIAL_WORDS = 4
 
 
 @dataclass
@@ -71,314 +71,6 @@ class ElmoModelOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     states: States | None = None
     attention_mask: Tensor | None = None
-
-
-# ------------------------------------------------------------------------------------------------------- characters
-
-
-class CarryGate(PackedLinear):
-    """The gate of a highway layer, which starts out mostly closed."""
-
-
-class ElmoHighway(nn.Module):
-    """y = g * relu(W_t x + b_t) + (1 - g) * x with g = sigmoid(W_c x + b_c)."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.transform = PackedLinear(size, size)
-        self.carry = CarryGate(size, size)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + torch.sigmoid(self.carry(inputs)) * (F.relu(self.transform(inputs)) - inputs)
-
-
-class ElmoCharacterEncoder(nn.Module):
-    """Context-free word vectors from characters: (U, C) -> (U, P)."""
-
-    def __init__(self, config: ElmoConfig) -> None:
-        super().__init__()
-        self.char_embedding = nn.Embedding(config.char_vocab_size, config.char_embedding_dim, padding_idx=0)
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(config.char_embedding_dim, count, kernel_size=width) for width, count in config.char_filters
-        )
-        self.widest = max(width for width, _ in config.char_filters)
-        self.activation = nn.ReLU() if config.char_activation == "relu" else nn.Tanh()
-        features = config.num_char_features
-        self.highways = nn.ModuleList(ElmoHighway(features) for _ in range(config.num_highway_layers))
-        self.projection = None
-        if features != config.projection_dim:
-            self.projection = PackedLinear(features, config.projection_dim)
-        self._cache = WordCache()
-
-    def forward(self, char_ids: Tensor) -> Tensor:
-        words = self.activation(self._convolve(char_ids))  # (U, features)
-        for highway in self.highways:
-            words = highway(words)
-        return words if self.projection is None else self.projection(words)
-
-    def encode_distinct(self, char_ids: Tensor, keys: Tensor | None) -> Tensor:
-        """The same for distinct words, remembered from batch to batch while nothing is trained."""
-        if keys is None or not runs_packed(self):
-            return self(char_ids)
-        return self._cache.look_up(self, char_ids, keys)
-
-    def forget_words(self) -> None:
-        """Drops the vectors remembered from earlier batches."""
-        self._cache = WordCache()
-
-    def _convolve(self, char_ids: Tensor) -> Tensor:
-        """Every filter's maximum over the positions of a word: (U, C) -> (U, features).
-
-        A word ends in a run of one character, its padding, and windows inside that run are all the same: one of them
-        is enough. So words go by length, a few at a time, and all their windows through one product with all filters,
-        the narrow ones filled up with zeros.
-        """
-        weights, biases = zip(
-            *((convolution.weight, convolution.bias) for convolution in self.convolutions), strict=True
-        )
-        bias = torch.cat(biases)
-        if not len(char_ids):
-            return bias.new_zeros(0, len(bias))
-        filters = torch.cat([F.pad(weight, (0, self.widest - weight.shape[2])) for weight in weights]).flatten(1)
-        characters = char_ids.shape[1]
-        places = torch.arange(1, characters + 1, device=char_ids.device)
-        lengths, order = ((char_ids != char_ids[:, -1:]) * places).amax(1).sort()
-        maxima = []
-        for chunk, chunk_lengths in zip(
-            char_ids[order].split(WORDS_A_PRODUCT), lengths.split(WORDS_A_PRODUCT), strict=True
-        ):
-            length = int(chunk_lengths[-1])
-            if length + self.widest <= characters:
-                embedded = self.char_embedding(chunk[:, : length + self.widest])
-                windows = embedded.unfold(1, self.widest, 1).flatten(2)  # (u, length + 1, d * widest)
-                maxima.append(F.linear(windows, filters).amax(1))
-            else:
-                embedded = self.char_embedding(chunk).transpose(1, 2)  # (u, d, C)
-                maxima.append(torch.cat([F.conv1d(embedded, weight).amax(-1) for weight in weights], dim=-1))
-        return torch.cat(maxima)[order.argsort()] + bias
-
-
-class WordCache(Derived):
-    """The vectors of words seen in earlier batches: exact, bounded, and forgotten when the weights change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._slots: dict[int, int] = {}
-
-    # What is kept may be used where gradients are recorded later, which tensors made in inference mode may not.
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def look_up(self, encoder: ElmoCharacterEncoder, char_ids: Tensor, keys: Tensor) -> Tensor:
-        """The vectors of the words with these characters (U, C) and 64-bit hashes (U,): (U, P)."""
-        if self.is_stale(encoder.parameters()):
-            self._slots = {}
-        slots = torch.tensor([self._slots.get(key, -1) for key in keys.tolist()], dtype=torch.long)
-        known = slots >= 0
-        if self._slots:
-            known &= (self._char_ids[slots.clamp(min=0)] == char_ids).all(1)  # two words may share a hash
-        missing = (~known).nonzero().squeeze(1)
-        new = encoder(char_ids[missing])
-        vectors = new.new_empty(len(char_ids), new.shape[1])
-        vectors[missing] = new
-        if len(missing) < len(char_ids):
-            vectors[known] = self._vectors[slots[known]]
-        self._keep(keys[missing].tolist(), char_ids[missing], new)
-        return vectors
-
-    def _keep(self, keys: list[int], char_ids: Tensor, vectors: Tensor) -> None:
-        capacity = CACHE_BYTES // (vectors.element_size() * vectors.shape[1])
-        if len(keys) > capacity:
-            return
-        if not self._slots or len(self._slots) + len(keys) > capacity:  # empty, or full: start anew
-            self._slots = {}
-            self._vectors = vectors.new_empty(capacity, vectors.shape[1])
-            self._char_ids = char_ids.new_empty(capacity, char_ids.shape[1], dtype=torch.int16)
-        first = len(self._slots)
-        self._slots.update(zip(keys, range(first, first + len(keys)), strict=True))
-        self._vectors[first : first + len(keys)] = vectors
-        self._char_ids[first : first + len(keys)] = char_ids
-
-
-def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The distinct rows (U, C) of `rows` (N, C), for each row its index among them (N,), and their hashes (U,).
-
-    Rows are told apart by a 64-bit hash, which is checked; a sort of whole rows costs many times more. Where two rows
-    share a hash, the rows are sorted after all, and there are no hashes.
-    """
-    powers = torch.full((rows.shape[1],), HASH_BASE, dtype=torch.int64, device=rows.device).cumprod(0)
-    keys, index = torch.unique((rows * powers).sum(-1), return_inverse=True)
-    first = index.new_zeros(len(keys)).scatter_(0, index, torch.arange(len(rows), device=rows.device))
-    distinct = rows[first]
-    if torch.equal(distinct[index], rows):
-        return distinct, index, keys
-    distinct, index = torch.unique(rows, dim=0, return_inverse=True)
-    return distinct, index, None
-
-
-# ---------------------------------------------------------------------------------------------------------- packing
-
-
-class Packing(NamedTuple):
-    """The N real words of a batch in the order the LSTMs read them: step by step, longest sentence first.
-
-    `forward_index` and `backward_index` hold positions in the flattened (B * T) batch: word t of every sentence that
-    has one, and word t from the end. `batch_sizes[t]` is how many sentences have a step t. `order` holds the
-    sentences, longest first.
-    """
-
-    forward_index: Tensor  # (N,)
-    backward_index: Tensor  # (N,)
-    batch_sizes: list[int]
-    order: Tensor  # (S,)
-
-
-def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
-    """Packs the real words of a (B, T) mask. With `segments` each segment of a row is a sentence of its own."""
-    rows = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
-    sentences = mask.shape[0]
-    if segments is not None:
-        per_row = int(segments.max()) + 1 if segments.numel() else 1
-        rows, sentences = rows * per_row + segments, sentences * per_row
-    positions = mask.flatten().nonzero().squeeze(1)  # (N,)
-    sentence_of = rows.flatten()[positions]
-    if segments is not None:
-        sentence_of, by_sentence = sentence_of.sort(stable=True)
-        positions = positions[by_sentence]
-    lengths = torch.bincount(sentence_of, minlength=sentences)
-    starts = lengths.cumsum(0) - lengths
-    order = lengths.argsort(descending=True, stable=True)
-    lengths, starts = lengths[order], starts[order]
-    steps = torch.arange(int(lengths[0]) if sentences else 0, device=mask.device)[:, None]
-    real = steps < lengths  # (steps, S)
-    return Packing(
-        forward_index=positions[(starts + steps)[real]],
-        backward_index=positions[(starts + lengths - 1 - steps)[real]],
-        batch_sizes=real.sum(1).tolist(),
-        order=order,
-    )
-
-
-# -------------------------------------------------------------------------------------------------- language models
-
-
-class GlorotLinear(nn.Linear):
-    """A matrix of an LSTM, initialised Glorot-uniformly as a part of one with `fan_in` columns."""
-
-    def __init__(self, in_features: int, out_features: int, fan_in: int, bias: bool = False) -> None:
-        self.bound = (6 / (fan_in + out_features)) ** 0.5
-        super().__init__(in_features, out_features, bias=bias)
-
-
-class ElmoLstmLayer(GradientCheckpointingLayer):
-    """One LSTM layer with projection and clips, over packed words. `plain_recurrence` has the equations."""
-
-    def __init__(self, config: ElmoConfig) -> None:
-        super().__init__()
-        self.clips = (config.cell_clip, config.projection_clip)
-        size, cells = config.projection_dim, config.cell_dim
-        # The original keeps both in one matrix over [input; recurrent state].
-        self.input_gates = GlorotLinear(size, 4 * cells, fan_in=2 * size, bias=True)
-        self.recurrent_gates = GlorotLinear(size, 4 * cells, fan_in=2 * size)
-        self.projection = GlorotLinear(cells, size, fan_in=cells)
-        self._packed = PackedLayer()
-
-    def forward(
-        self, inputs: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int], index: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """inputs (N, P), or (U, P) and an index (N,), hidden (S, P), cell (S, M) -> outputs (N, P), final states."""
-        if runs_packed(self, inputs, hidden, cell):
-            self._packed.refresh(self.weights)
-            with torch.no_grad():
-                return packed_recurrence(self._packed, inputs, index, hidden, cell, batch_sizes, *self.clips)
-        gates = self.input_gates(inputs if index is None else inputs[index])  # (N, 4M)
-        # Under autocast the products change dtype from step to step, which only the plain form follows.
-        _, _, recurrent, projection = self.weights
-        is_uniform = gates.dtype == hidden.dtype == cell.dtype == recurrent.dtype
-        recurrence = trained_recurrence if is_uniform else plain_recurrence
-        return recurrence(gates, hidden, cell, recurrent, projection, batch_sizes, *self.clips)
-
-    @property
-    def weights(self) -> LayerWeights:
-        gates = self.input_gates
-        return LayerWeights(gates.weight, gates.bias, self.recurrent_gates.weight, self.projection.weight)
-
-
-class ElmoLanguageModel(nn.Module):
-    """One direction: a stack of LSTM layers, each but the first adding its input to its output."""
-
-    def __init__(self, config: ElmoConfig) -> None:
-        super().__init__()
-        self.use_skip_connections = config.use_skip_connections
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(ElmoLstmLayer(config) for _ in range(config.num_hidden_layers))
-
-    # A loop over time steps has as many shapes as there are batches: traced, it would be compiled anew for each.
-    @torch.compiler.disable
-    def forward(
-        self, words: Tensor, index: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int]
-    ) -> tuple[list[Tensor], Tensor, Tensor]:
-        """words (U, P) of which word k is `words[index[k]]`, hidden (L, S, P), cell (L, S, M) -> L outputs (N, P),
-        final hidden and cell likewise.
-        """
-        outputs, final = [], []
-        word_index: Tensor | None = index
-        if self.training and self.dropout.p > 0:  # each occurrence of a word loses values of its own
-            words, word_index = words[index], None
-        for number, layer in enumerate(self.layers):
-            words = self.dropout(words)
-            output, layer_hidden, layer_cell = layer(words, hidden[number], cell[number], batch_sizes, word_index)
-            words = output + words if self.use_skip_connections and number > 0 else output
-            word_index = None
-            outputs.append(words)
-            final.append((layer_hidden, layer_cell))
-        final_hidden, final_cell = (torch.stack(states) for states in zip(*final, strict=True))
-        return outputs, final_hidden, final_cell
-
-
-# ------------------------------------------------------------------------------------------------------ scalar mix
-
-
-class ElmoScalarMix(nn.Module):
-    """gamma * sum_j softmax(s)_j * h_j over the layers h_j, each optionally normalised first.
-
-    Args:
-        num_layers: how many layers are mixed.
-        layer_norm: whether each layer is normalised to mean 0 and variance 1 over all real words of the batch.
-        l2: the λ of the paper, the strength of [`ElmoScalarMix.penalty`].
-    """
-
-    def __init__(self, num_layers: int, layer_norm: bool = False, l2: float = 0.0) -> None:
-        super().__init__()
-        self.layer_norm = layer_norm
-        self.l2 = l2
-        self.scalar_weights = nn.Parameter(torch.zeros(num_layers))
-        self.gamma = nn.Parameter(torch.ones(1))
-
-    def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """layers, each (B, T, D), and a (B, T) mask of real words, which only the normalisation reads -> (B, T, D)."""
-        if len(layers) != len(self.scalar_weights):
-            raise ValueError(f"expected {len(self.scalar_weights)} layers to mix, got {len(layers)}")
-        if self.layer_norm:
-            layers = [self._normalise(layer, mask) for layer in layers]
-        weights = torch.softmax(self.scalar_weights, dim=0)
-        mixed = sum(weight * layer for weight, layer in zip(weights, layers, strict=True))
-        return self.gamma * mixed
-
-    def penalty(self) -> Tensor:
-        """λ‖s‖²: zero where all layers weigh the same."""
-        return self.l2 * self.scalar_weights.square().sum()
-
-    @staticmethod
-    def _normalise(layer: Tensor, mask: Tensor | None) -> Tensor:
-        keep = layer.new_ones(layer.shape[:-1]) if mask is None else mask.to(layer.dtype)
-        keep = keep.unsqueeze(-1)
-        count = (keep.sum() * layer.shape[-1]).clamp(min=1)
-        mean = (layer * keep).sum() / count
-        variance = ((layer - mean) * keep).square().sum() / count
-        return (layer - mean) * keep * torch.rsqrt(variance + 1e-12)
-
-
-# ------------------------------------------------------------------------------------------------------------ model
 
 
 class ElmoPreTrainedModel(PreTrainedModel):
@@ -414,6 +106,9 @@ class ElmoPreTrainedModel(PreTrainedModel):
         elif isinstance(module, ElmoScalarMix):
             init.zeros_(module.scalar_weights)
             init.ones_(module.gamma)
+        elif isinstance(module, ElmoSoftmax):
+            init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+            init.zeros_(module.bias)
         if isinstance(module, (nn.Linear, nn.Conv1d)) and module.bias is not None:
             init.constant_(module.bias, CARRY_BIAS if isinstance(module, CarryGate) else 0.0)
 
@@ -512,23 +207,9 @@ class ElmoModel(ElmoPreTrainedModel):
         distinct, index, keys = distinct_rows(char_ids.flatten(0, 1)[packing.forward_index])
         flat = mask.new_zeros(mask.numel(), dtype=torch.long).index_copy(0, packing.forward_index, index)
         words = self.char_encoder.encode_distinct(distinct, keys)  # (U, P)
-
         start_states = self._initial_states(states, len(packing.order), words)
         indices = (packing.forward_index, packing.backward_index)
-        models = (self.forward_lm, self.backward_lm)
-
-        def run(direction: int) -> tuple[list[Tensor], States]:
-            word_index = flat[indices[direction]]
-            states = (state[direction][:, packing.order] for state in start_states)
-            outputs, hidden, cell = models[direction](words, word_index, *states, packing.batch_sizes)
-            return [words[word_index], *outputs], (hidden, cell)
-
-        if not all(runs_packed(model, words, *start_states) for model in models):
-            results = [run(0), run(1)]
-        elif len(packing.order) == 1:
-            results = self._read_one_sentence(words[flat[torch.stack(indices)]], start_states)
-        else:
-            results = side_by_side(lambda: run(0), lambda: run(1))
+        results = self._read(words, torch.stack([flat[index] for index in indices]), start_states, packing)
         directions, final_states = zip(*results, strict=True)
         unpacked = [
             [self._unpack(layer, index, mask.shape) for layer in layers]
@@ -551,6 +232,48 @@ class ElmoModel(ElmoPreTrainedModel):
             states=self._updated_states(start_states, final_states, packing) if use_cache else None,
             attention_mask=new_mask,
         )
+
+    def read_lanes(
+        self, char_ids: Tensor, word_index: Tensor, mask: Tensor, states: States | None = None
+    ) -> tuple[list[Tensor], Packing, States]:
+        """What each language model makes of words that are laid out for it, in the order in which it reads them.
+
+        Word t of lane b is `char_ids[word_index[k, b, t]]` for the language model k, 0 forward and 1 backward, with
+        char_ids (U, C) and word_index (2, B, T). The mask (B, T) ends every lane; both have the same one. Returns the top
+        layers' outputs for the N words in packed order, each (N, P), the packing, and the states after the last word.
+        """
+        packing = pack(mask)
+        words = self.char_encoder(char_ids)
+        start_states = self._initial_states(states, len(packing.order), words)
+        index = word_index.flatten(1)[:, packing.forward_index]  # (2, N)
+        results = self._read(words, index, start_states, packing)
+        outputs, final_states = zip(*((layers[-1], final) for layers, final in results), strict=True)
+        return list(outputs), packing, self._updated_states(start_states, final_states, packing)
+
+    def _read(
+        self, words: Tensor, index: Tensor, start_states: States, packing: Packing
+    ) -> list[tuple[list[Tensor], States]]:
+        """Each language model over the words (U, P) that its row of the index (2, N) names, in packed order.
+
+        Returns, for each, the L + 1 layers (N, P) and the final states.
+        """
+        models = (self.forward_lm, self.backward_lm)
+
+        def run(direction: int) -> tuple[list[Tensor], States]:
+            states = (state[direction][:, packing.order] for state in start_states)
+            outputs, hidden, cell = models[direction](words, index[direction], *states, packing.batch_sizes)
+            return [words[index[direction]], *outputs], (hidden, cell)
+
+        if not all(runs_packed(model, words, *start_states) for model in models):
+            return [run(0), run(1)]
+        if len(packing.order) == 1 and not self._runs_compiled():
+            return self._read_one_sentence(words[index], start_states)
+        return side_by_side(lambda: run(0), lambda: run(1))
+
+    def _runs_compiled(self) -> bool:
+        layer = self.forward_lm.layers[0]
+        assert isinstance(layer, ElmoLstmLayer)
+        return runs_compiled(layer.weights)
 
     @torch.no_grad()
     def _read_one_sentence(self, words: Tensor, states: States) -> list[tuple[list[Tensor], States]]:
@@ -647,6 +370,255 @@ class ElmoModel(ElmoPreTrainedModel):
         return kept, new_mask.long()
 
 
-ElmoModel.register_for_auto_class("AutoModel")
+# ------------------------------------------------------------------------------------------------------ pretraining
 
-__all__ = ["ElmoModel", "ElmoModelOutput", "ElmoPreTrainedModel", "ElmoScalarMix"]
+
+@dataclass
+class ElmoForPreTrainingOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForPreTraining`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with labels):
+            The mean of the two language models' losses.
+        forward_loss, backward_loss (`torch.FloatTensor`, *optional*, with labels):
+            Each one's mean of -log p over its predictions; in training mode, with negatives, an estimate.
+        forward_logits, backward_logits (`torch.FloatTensor` of shape `(B, T, V)`, *optional*, without labels):
+            What the forward language model expects after each position, and the backward one before it.
+        hidden_states, states (*optional*):
+            As in [`ElmoModelOutput`].
+    """
+
+    loss: Tensor | None = None
+    forward_loss: Tensor | None = None
+    backward_loss: Tensor | None = None
+    forward_logits: Tensor | None = None
+    backward_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    states: States | None = None
+
+
+class SentenceScore(NamedTuple):
+    """What the language models make of a sentence of T words.
+
+    forward: log p of each word and of the end, given the words before: (T + 1,).
+    backward: log p of the beginning and of each word, given the words after: (T + 1,).
+    """
+
+    forward: Tensor
+    backward: Tensor
+
+    @property
+    def log_probability(self) -> float:
+        """Of the sentence: the mean of what the two language models give it."""
+        return (self.forward.double().sum() + self.backward.double().sum()).item() / 2
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(-self.log_probability / len(self.forward))
+
+
+class Substitute(NamedTuple):
+    """A word that may stand at a place, and how probable the two language models together find it."""
+
+    word: str
+    probability: float
+
+
+class ElmoForPreTraining(ElmoPreTrainedModel):
+    """The biLM with the softmax that it is trained with, shared by both directions.
+
+    In training mode the softmax is sampled, with `config.num_negatives` words; otherwise, and where the vocabulary has
+    no more words than that, it is full.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.elmo = ElmoModel(config, add_mix=False)
+        self.dropout = nn.Dropout(config.dropout)
+        self.softmax = ElmoSoftmax(config.vocab_size, config.projection_dim)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        states: States | None = None,
+        word_index: Tensor | None = None,
+        negatives: Negatives | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoForPreTrainingOutput:
+        r"""
+        Sentences, or lanes of running text when there is a `word_index`.
+
+        Args:
+            input_ids (`(B, T)`, *optional*):
+                Accepted and not read: pass them as `labels`.
+            char_ids (`(B, T, C)`, for lanes `(U, C)`):
+                Characters of the words of sentences with their markers; for lanes, of the distinct words.
+            attention_mask (`(B, T)`, *optional*):
+                1 for real words. Of sentences, by default, the words whose characters are not all 0; of lanes, those with
+                a label.
+            labels (`(B, T)`, for lanes `(2, B, T)`, *optional*):
+                Ids of the words, -100 where nothing is to be predicted. Sentences have a word's own id at each
+                position; lanes the id to predict there, forward before backward.
+            states (`tuple`, *optional*):
+                The `.states` of the lanes' last window, or of an earlier batch of sentences.
+            word_index (`(2, B, T)`, *optional*):
+                Which row of `char_ids` each word of each lane is, forward before backward, each in the order in which
+                its language model reads.
+            negatives ([`Negatives`], *optional*):
+                The sampled words; by default, in training mode, new ones are drawn.
+            num_items_in_batch (`int`, *optional*):
+                What to divide the summed losses by, instead of the number of predictions: that of a whole step, when
+                it is made of several batches.
+            use_cache (`bool`, *optional*):
+                Whether to return the final states. Lanes always do.
+            output_hidden_states (`bool`, *optional*):
+                Whether to return every layer. Lanes never do.
+        """
+        if char_ids is None:
+            raise ValueError("ElmoForPreTraining needs `char_ids`: encode the text with ElmoTokenizer")
+        if word_index is not None:
+            if labels is None:
+                raise ValueError("lanes need `labels`")
+            mask = (labels[0] != IGNORED) if attention_mask is None else attention_mask.bool()
+            hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states)
+            targets = labels.flatten(1)[:, packing.forward_index]
+            losses = self._losses(hidden, list(targets), negatives, num_items_in_batch)
+            return ElmoForPreTrainingOutput(*losses, states=states)
+
+        output = self.elmo(
+            char_ids=char_ids,
+            attention_mask=attention_mask,
+            states=states,
+            use_cache=use_cache,
+            output_hidden_states=True,
+            keep_sentence_markers=True,
+        )
+        top = output.hidden_states[-1].chunk(2, dim=-1)
+        keeps_layers = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        rest = {"hidden_states": output.hidden_states if keeps_layers else None, "states": output.states}
+        if labels is None:
+            forward_logits, backward_logits = (self.softmax(self.dropout(half)) for half in top)
+            return ElmoForPreTrainingOutput(
+                forward_logits=forward_logits, backward_logits=backward_logits, **rest
+            )
+        if labels.shape != char_ids.shape[:2]:
+            raise ValueError(f"`labels` must be {tuple(char_ids.shape[:2])}, got {tuple(labels.shape)}")
+        mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
+        # The forward language model at t predicts the word at t + 1; the backward one at t + 1 the word at t.
+        both = mask[:, 1:] & mask[:, :-1]
+        hidden = [top[0][:, :-1][both], top[1][:, 1:][both]]
+        targets = [labels[:, 1:][both], labels[:, :-1][both]]
+        return ElmoForPreTrainingOutput(*self._losses(hidden, targets, negatives, num_items_in_batch), **rest)
+
+    def _losses(
+        self,
+        hidden: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        negatives: Negatives | None,
+        num_items_in_batch: Tensor | int | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs (N, P) and targets (N,) of each language model -> the mean of their losses, and each."""
+        if negatives is None and self.training:
+            negatives = self.draw_negatives()
+        losses = []
+        for outputs, wanted in zip(hidden, targets, strict=True):
+            kept = wanted != IGNORED
+            outputs, wanted = self.dropout(outputs)[kept].to(self.softmax.weight.dtype), wanted[kept]
+            if len(wanted) and not 0 < int(wanted.min()) <= int(wanted.max()) < len(self.softmax.weight):
+                raise ValueError(
+                    f"`labels` must be word ids from 1 to {len(self.softmax.weight) - 1}, or {IGNORED}; got "
+                    f"{int(wanted.min())} to {int(wanted.max())}"
+                )
+            count = len(wanted) if num_items_in_batch is None else num_items_in_batch
+            losses.append(self.softmax.loss(outputs, wanted, negatives) / max(count, 1))
+        return (losses[0] + losses[1]) / 2, losses[0], losses[1]
+
+    def draw_negatives(self, generator: torch.Generator | None = None) -> Negatives | None:
+        """Words for the sampled softmax of one step, or None where the full softmax is no more work."""
+        vocab_size, count = self.config.vocab_size, self.config.num_negatives
+        if not 0 < count < vocab_size - 1:
+            return None
+        return draw_negatives(vocab_size, count, generator, self.softmax.weight.device)
+
+    @torch.no_grad()
+    def score(
+        self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, batch_size: int = 32
+    ) -> list[SentenceScore]:
+        """What the language models make of sentences, each a text or its words. A word outside the vocabulary counts as
+        `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
+        """
+        scores: list[SentenceScore] = []
+        was_training = self.training
+        self.eval()
+        try:
+            for start in range(0, len(sentences), batch_size):
+                words = [
+                    tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence)
+                    for sentence in sentences[start : start + batch_size]
+                ]
+                inputs = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
+                top = self.elmo(**inputs, output_hidden_states=True, keep_sentence_markers=True).hidden_states[-1]
+                forward, backward = top.chunk(2, dim=-1)
+                for row, sentence in enumerate(words):
+                    place = inputs["attention_mask"][row].nonzero().squeeze(1)
+                    ids = inputs["input_ids"][row, place]
+                    scores.append(
+                        SentenceScore(
+                            self.softmax.log_probabilities(forward[row, place[:-1]], ids[1:]).cpu(),
+                            self.softmax.log_probabilities(backward[row, place[1:]], ids[:-1]).cpu(),
+                        )
+                    )
+                    assert len(ids) == len(sentence) + 2
+        finally:
+            self.train(was_training)
+        return scores
+
+    @torch.no_grad()
+    def substitutes(
+        self, words: Sequence[str], position: int, tokenizer: ElmoTokenizer, count: int = 10
+    ) -> list[Substitute]:
+        """The words that may stand at a position of a sentence, the most probable first.
+
+        The forward language model reads what is before the position and the backward one what is after it; neither
+        sees the word that is there. Their probabilities are multiplied.
+        """
+        if not 0 <= position < len(words):
+            raise ValueError(f"`position` must be from 0 to {len(words) - 1}, got {position}")
+        was_training = self.training
+        self.eval()
+        try:
+            inputs = tokenizer([list(words)], is_split_into_words=True, return_tensors="pt").to(self.device)
+            top = self.elmo(**inputs, output_hidden_states=True, keep_sentence_markers=True).hidden_states[-1][0]
+            forward, backward = top.chunk(2, dim=-1)
+            # `<S>` is at 0, so the word is at position + 1, between its neighbours.
+            logits = self.softmax(forward[position]) + self.softmax(backward[position + 2])
+            logits[[tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]] = -math.inf
+            best = logits.softmax(0).topk(min(count, len(tokenizer) - NUM_SPECIAL_WORDS))
+        finally:
+            self.train(was_training)
+        found = tokenizer.convert_ids_to_tokens(best.indices.tolist())
+        return [Substitute(word, value) for word, value in zip(found, best.values.tolist(), strict=True)]
+
+
+ElmoModel.register_for_auto_class("AutoModel")
+ElmoForPreTraining.register_for_auto_class("AutoModelForPreTraining")
+
+__all__ = [
+    "ElmoForPreTraining",
+    "ElmoForPreTrainingOutput",
+    "ElmoModel",
+    "ElmoModelOutput",
+    "ElmoPreTrainedModel",
+    "ElmoScalarMix",
+    "SentenceScore",
+    "Substitute",
+]

@@ -3,18 +3,21 @@
 `plain_recurrence` is the definition, and what autocast and tracing get. `_Recurrence` is its training form: it keeps
 only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
 `packed_recurrence` is its inference form on a CPU: weights in the layout oneDNN multiplies fastest, everything else in
-place. `paired_recurrence` is the same for a single sentence, both directions at once.
+place. For a single sentence there are two: `compiled_recurrence` where numba is installed, and `paired_recurrence`, both
+directions at once, where it is not.
 
 Shapes: N packed words, S sentences, P projection, M memory cells. Gates are in the order i, j, f, o.
 """
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Any, NamedTuple, TypeVar
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -205,6 +208,8 @@ WORDS_AT_ONCE = 2048
 TYPICAL_ROWS = 64
 # oneDNN keeps what it made for every number of rows: with many rows, as many as fill this unit are multiplied.
 ROW_UNIT = 64
+# Weights of a layer that a CPU's cache may hold: larger ones come from main memory, which MKL waits for less.
+COMPILED_WEIGHTS = 1 << 22
 # Weights sampled to notice changes made behind autograd's back, through `parameter.data`.
 SAMPLED_WEIGHTS = 64
 
@@ -225,6 +230,7 @@ class Derived:
     """Something made from parameters and kept while they stay the same; neither copied nor pickled with a model."""
 
     def __init__(self) -> None:
+        self.lock = Lock()  # for whoever makes or replaces it: a model may be used by several threads
         self._mark: list[tuple[int, int]] = []
         self._views: list[Tensor] = []
         self._sample = torch.empty(0)
@@ -279,7 +285,13 @@ def _multiply_many(matrix: _Matrix, rows: Tensor, bias: Tensor) -> Tensor:
 
 
 class _PackedWeight(Derived):
-    matrix: _Matrix
+    """A weight laid out for fast products."""
+
+    def matrix(self, weight: Tensor) -> _Matrix:
+        with self.lock:
+            if self.is_stale([weight]):
+                self._matrix = _Matrix(weight.detach())
+            return self._matrix
 
 
 class PackedLinear(nn.Linear):
@@ -292,9 +304,7 @@ class PackedLinear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         if not runs_packed(self, inputs):
             return super().forward(inputs)
-        if self._packed.is_stale([self.weight]):
-            self._packed.matrix = _Matrix(self.weight.detach())
-        return _multiply_many(self._packed.matrix, inputs, self.bias.detach())
+        return _multiply_many(self._packed.matrix(self.weight), inputs, self.bias.detach())
 
 
 class LayerWeights(NamedTuple):
@@ -337,12 +347,13 @@ class PackedLayer(Derived):
 
     def refresh(self, weights: LayerWeights) -> None:
         """Forgets what was made of other weights than these."""
-        if self.is_stale(weights):
-            copies = _with_logistic_gates(weights)
-            self.bias = copies.bias
-            self.inputs = _Matrix(copies.inputs)
-            self.recurrent = _Matrix(copies.recurrent)
-            self.projection = _Matrix(copies.projection)
+        with self.lock:
+            if self.is_stale(weights):
+                copies = _with_logistic_gates(weights)
+                self.bias = copies.bias
+                self.inputs = _Matrix(copies.inputs)
+                self.recurrent = _Matrix(copies.recurrent)
+                self.projection = _Matrix(copies.projection)
 
 
 def packed_recurrence(
@@ -386,17 +397,82 @@ def packed_recurrence(
     return outputs, final_hidden, doubled_cells.div_(2)
 
 
+class _Kernel(NamedTuple):
+    """What `kernel_elmo` offers."""
+
+    tile: int
+    in_tiles: Callable[[Tensor], numpy.ndarray]
+    read_sentence: Callable[..., None]
+
+
+@functools.cache
+def _compiled_kernel() -> _Kernel | None:
+    """The recurrence that numba compiles, where numba is installed and has a folder to keep it in."""
+    try:
+        from .kernel_elmo import TILE, in_tiles, read_sentence
+    except (ImportError, RuntimeError):
+        return None
+    return _Kernel(TILE, in_tiles, read_sentence)
+
+
+def runs_compiled(weights: LayerWeights) -> bool:
+    """Whether `compiled_recurrence` can and should be used for a layer of these sizes."""
+    kernel = _compiled_kernel()
+    if kernel is None or any(size % kernel.tile for size in weights.projection.shape):
+        return False
+    return weights.recurrent.numel() + weights.projection.numel() <= COMPILED_WEIGHTS
+
+
+class CompiledLayer(Derived):
+    """An LSTM layer's weights laid out for `compiled_recurrence`."""
+
+    def refresh(self, weights: LayerWeights) -> None:
+        """Forgets what was made of other weights than these."""
+        with self.lock:
+            if self.is_stale(weights):
+                kernel = _compiled_kernel()
+                assert kernel is not None
+                copies = _with_logistic_gates(weights)
+                self.bias = copies.bias
+                self.inputs = _Matrix(copies.inputs)
+                self.recurrent = kernel.in_tiles(copies.recurrent)
+                self.projection = kernel.in_tiles(copies.projection)
+
+
+def compiled_recurrence(
+    layer: CompiledLayer,
+    inputs: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The layer over one sentence (T, P), without gradients and outside Python."""
+    kernel = _compiled_kernel()
+    assert kernel is not None
+    bounds = [numpy.float32(bound) for bound in _bounds(cell_clip, projection_clip)]
+    doubled = cell * 2
+    outputs = inputs.new_empty(len(inputs), hidden.shape[1])
+    for start in range(0, len(inputs), WORDS_AT_ONCE):
+        gates = _multiply_many(layer.inputs, inputs[start : start + WORDS_AT_ONCE], layer.bias)
+        arrays = (tensor.numpy() for tensor in (hidden[0], doubled[0], outputs[start : start + len(gates)]))
+        kernel.read_sentence(gates.numpy(), layer.recurrent, layer.projection, *arrays, *bounds)
+        hidden = outputs[start + len(gates) - 1 :][:1]
+    return outputs, hidden.clone(), doubled.div_(2)
+
+
 class PairedLayer(Derived):
     """The same layer of both directions, for `paired_recurrence`."""
 
     def refresh(self, forward: LayerWeights, backward: LayerWeights) -> None:
         """Forgets what was made of other weights than these."""
-        if self.is_stale((*forward, *backward)):
-            copies = [_with_logistic_gates(weights) for weights in (forward, backward)]
-            self.bias = torch.stack([weights.bias for weights in copies])[:, None]  # (2, 1, 4M)
-            self.inputs = torch.stack([weights.inputs.T for weights in copies])  # (2, P, 4M)
-            self.recurrent = torch.stack([weights.recurrent.T for weights in copies])
-            self.projection = torch.stack([weights.projection.T for weights in copies])  # (2, M, P)
+        with self.lock:
+            if self.is_stale((*forward, *backward)):
+                copies = [_with_logistic_gates(weights) for weights in (forward, backward)]
+                self.bias = torch.stack([weights.bias for weights in copies])[:, None]  # (2, 1, 4M)
+                self.inputs = torch.stack([weights.inputs.T for weights in copies])  # (2, P, 4M)
+                self.recurrent = torch.stack([weights.recurrent.T for weights in copies])
+                self.projection = torch.stack([weights.projection.T for weights in copies])  # (2, M, P)
 
 
 def paired_recurrence(
@@ -412,7 +488,7 @@ def paired_recurrence(
     doubled = cell * 2
     for start in range(0, steps, WORDS_AT_ONCE):
         gates = torch.baddbmm(layer.bias, inputs[:, start : start + WORDS_AT_ONCE], layer.inputs)
-        of_each_step = gates.transpose(0, 1)[:, :, None].contiguous().unbind()  # each (2, 1, 4M)
+        of_each_step = gates[:, :, None].unbind(1)  # each (2, 1, 4M)
         for gates_of_inputs, output in zip(of_each_step, outputs[start:].unbind(), strict=False):
             squashed = _logistic_step(torch.baddbmm(gates_of_inputs, hidden, layer.recurrent), doubled, cell_bound)
             projected = torch.bmm(squashed, layer.projection)

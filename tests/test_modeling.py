@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from numpy_elmo import elmo_layers
 from transformers import AutoModel
 from transformers.modeling_utils import PreTrainedModel
 
-from modeling_elmo import ElmoConfig, ElmoModel, ElmoScalarMix, ElmoTokenizer
-from modeling_elmo.modeling_elmo import distinct_rows, pack
+from modeling_elmo import ElmoConfig, ElmoModel, ElmoScalarMix, ElmoTokenizer, recurrence_elmo
+from modeling_elmo.layers_elmo import distinct_rows, pack
 
 # A float32 forward pass against a float64 one.
 REFERENCE_TOLERANCE = 1e-5
@@ -119,6 +120,36 @@ def test_every_layer_equals_the_numpy_reference(changes, seed, tokenizer):
 def test_in_float64_a_model_that_amplifies_rounding_equals_the_reference(seed, tokenizer):
     model = make_model(saturated=True, recurrence=1.0, use_skip_connections=False, num_hidden_layers=3, seed=seed)
     assert_layers_equal_the_reference(model.double(), encode(tokenizer), FLOAT64_TOLERANCE)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"projection_dim": 64, "cell_dim": 128}], ids=str)
+@pytest.mark.parametrize("with_numba", [True, False])
+def test_a_single_sentence_has_the_vectors_and_states_it_has_in_a_batch(sizes, with_numba, tokenizer, monkeypatch):
+    if with_numba:
+        pytest.importorskip("numba")
+    else:
+        monkeypatch.setattr(recurrence_elmo, "_compiled_kernel", lambda: None)
+    torch.manual_seed(0)
+    model = ElmoModel(ElmoConfig(**{**TINY, **sizes})).eval()  # initial weights: larger ones amplify rounding
+    together = run(model, encode(tokenizer), use_cache=True)
+    for row, words in enumerate(SENTENCES):
+        alone = run(model, encode(tokenizer, [words]), use_cache=True)
+        for layer, batch_layer in zip(alone.hidden_states, together.hidden_states, strict=True):
+            torch.testing.assert_close(layer[0], batch_layer[row, : len(words) + 2], atol=BATCH_TOLERANCE, rtol=0)
+        for state, batch_state in zip(alone.states, together.states, strict=True):
+            torch.testing.assert_close(state[:, :, 0], batch_state[:, :, row], atol=BATCH_TOLERANCE, rtol=0)
+
+
+def test_threads_may_share_a_model(tokenizer):
+    """The first calls make the packed weights and fill the cache; nothing of it may be seen half made."""
+    inputs = [encode(tokenizer, [words] * 2) for words in SENTENCES]
+    expected = [run(make_model(), one).last_hidden_state for one in inputs]
+    for _ in range(20):
+        model = make_model()
+        with ThreadPoolExecutor(4) as pool:
+            results = pool.map(lambda one, model=model: run(model, one).last_hidden_state, inputs * 4)
+            for got, wanted in zip(results, expected * 4, strict=True):
+                torch.testing.assert_close(got, wanted, atol=BATCH_TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -267,7 +298,7 @@ def test_distinct_rows_find_each_row_again():
 
 
 def test_distinct_rows_survive_a_hash_collision(monkeypatch):
-    monkeypatch.setattr("modeling_elmo.modeling_elmo.HASH_BASE", 0)  # every row now has the same hash
+    monkeypatch.setattr("modeling_elmo.layers_elmo.HASH_BASE", 0)  # every row now has the same hash
     rows = torch.randint(0, 3, (100, 4))
     distinct, index, keys = distinct_rows(rows)
     assert torch.equal(distinct[index], rows)
@@ -765,7 +796,7 @@ def test_words_seen_before_are_not_encoded_again_until_the_weights_change(tokeni
 
 def test_the_word_cache_is_bounded_and_starts_anew_when_full(tokenizer, monkeypatch):
     vector_bytes = 6 * 4
-    monkeypatch.setattr("modeling_elmo.modeling_elmo.CACHE_BYTES", 5 * vector_bytes)
+    monkeypatch.setattr("modeling_elmo.layers_elmo.CACHE_BYTES", 5 * vector_bytes)
     model = make_model()
     for words in (["a", "b"], ["c", "d"], ["e", "f", "g", "h", "i"], ["a", "i"]):
         cached = run(model, encode(tokenizer, [words])).last_hidden_state

@@ -1,4 +1,4 @@
-"""The three forms of the recurrence give the same numbers, and the trained form the same gradients."""
+"""All forms of the recurrence give the same numbers, and the trained form the same gradients."""
 
 import copy
 import pickle
@@ -6,14 +6,18 @@ import pickle
 import pytest
 import torch
 
+from modeling_elmo import recurrence_elmo
 from modeling_elmo.recurrence_elmo import (
+    CompiledLayer,
     Derived,
     LayerWeights,
     PackedLayer,
     PairedLayer,
+    compiled_recurrence,
     packed_recurrence,
     paired_recurrence,
     plain_recurrence,
+    runs_compiled,
     trained_recurrence,
 )
 
@@ -98,6 +102,61 @@ def test_the_paired_form_equals_the_plain_one_of_each_direction(clips, words_at_
         gates = inputs[k] @ weights.inputs.T + weights.bias
         plain = plain_recurrence(gates, hidden[k], cell[k], weights.recurrent, weights.projection, [1] * 5, *clips)
         torch.testing.assert_close(tuple(part[k] for part in paired), plain, atol=FLOAT32_TOLERANCE, rtol=0)
+
+
+def whole_tiles(scale: float = 0.1) -> LayerWeights:
+    """A layer of the sizes that the compiled form takes."""
+    torch.manual_seed(0)
+    shapes = [(4 * 128, 64), (4 * 128,), (4 * 128, 64), (64, 128)]
+    return LayerWeights(*(torch.randn(*shape) * scale for shape in shapes))
+
+
+def compiled_layer(weights: LayerWeights) -> CompiledLayer:
+    layer = CompiledLayer()
+    layer.refresh(weights)
+    return layer
+
+
+@pytest.mark.parametrize("clips", CLIPS)
+@pytest.mark.parametrize("words", [0, 1, 7])
+@pytest.mark.parametrize("words_at_once", [3, 1024])
+def test_the_compiled_form_equals_the_plain_one(clips, words, words_at_once, monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr("modeling_elmo.recurrence_elmo.WORDS_AT_ONCE", words_at_once)
+    weights = whole_tiles()
+    assert runs_compiled(weights)
+    inputs, hidden, cell = torch.randn(words, 64), torch.randn(1, 64), torch.randn(1, 128).clamp(-0.3, 0.3)
+    before = hidden.clone(), cell.clone()
+    compiled = compiled_recurrence(compiled_layer(weights), inputs, hidden, cell, *clips)
+    gates = inputs @ weights.inputs.T + weights.bias
+    plain = plain_recurrence(gates, hidden, cell, weights.recurrent, weights.projection, [1] * words, *clips)
+    torch.testing.assert_close(compiled, plain, atol=FLOAT32_TOLERANCE, rtol=0)
+    assert torch.equal(hidden, before[0])
+    assert torch.equal(cell, before[1])
+
+
+def test_the_compiled_form_survives_extreme_gates_and_lets_nan_through():
+    pytest.importorskip("numba")
+    weights = whole_tiles()
+    layer, states = compiled_layer(weights), (torch.zeros(1, 64), torch.zeros(1, 128))
+    inputs = torch.randn(4, 64) * 1e4
+    compiled = compiled_recurrence(layer, inputs, *states, 3.0, 3.0)
+    gates = inputs @ weights.inputs.T + weights.bias
+    plain = plain_recurrence(gates, *states, weights.recurrent, weights.projection, [1] * 4, 3.0, 3.0)
+    torch.testing.assert_close(compiled, plain, atol=FLOAT32_TOLERANCE, rtol=0)
+    inputs[2, 5] = torch.nan
+    outputs, hidden, cell = compiled_recurrence(layer, inputs, *states, 3.0, 3.0)
+    assert outputs[:2].isfinite().all()
+    assert all(part.isnan().all() for part in (outputs[2:], hidden, cell))
+
+
+def test_layers_of_other_sizes_than_whole_tiles_or_beyond_the_cache_are_not_compiled(monkeypatch):
+    pytest.importorskip("numba")
+    weights = whole_tiles()
+    for shape in ((60, 128), (64, 100)):
+        assert not runs_compiled(weights._replace(projection=torch.zeros(*shape)))
+    monkeypatch.setattr(recurrence_elmo, "COMPILED_WEIGHTS", 10_000)
+    assert not runs_compiled(weights)
 
 
 @pytest.mark.parametrize("change", ["in place", "by data", "other tensor"])

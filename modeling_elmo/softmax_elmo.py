@@ -1,0 +1,184 @@
+"""The softmax over words: sampled while it trains, so that a step costs the same for any vocabulary, and full otherwise.
+
+Word ids are in order of falling frequency, which is what the sampling takes its probabilities from. Id 0 is padding: it
+is never predicted and never sampled.
+
+Shapes: N predictions, P projection, V words of the vocabulary, K sampled words.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+# Logits that are in memory at once.
+LOGITS_AT_ONCE = 1 << 23
+# Words whose logits are computed together where the whole vocabulary is not.
+WORDS_AT_ONCE = 1 << 14
+
+
+class Negatives(NamedTuple):
+    """Words drawn without repetition from a log-uniform distribution, for all predictions of a step.
+
+    ids: the words, sorted.
+    tries: how many draws it took, repeated words included.
+    targets: the words that any process of the step predicts; by default, those of the call. Their rows get gradients.
+    """
+
+    ids: Tensor  # (K,)
+    tries: int
+    targets: Tensor | None = None
+
+
+def draw_negatives(
+    vocab_size: int, count: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
+) -> Negatives:
+    """Draws `count` different words out of 1 .. vocab_size - 1, word k with probability log(1 + 1 / k) / log(V)."""
+    if not 0 < count < vocab_size - 1:
+        raise ValueError(f"{count} negatives cannot be drawn from {vocab_size - 1:,} words: draw fewer")
+    drawn = torch.empty(0, dtype=torch.long)
+    while True:
+        uniform = torch.rand(max(2 * count, len(drawn)), dtype=torch.float64, generator=generator)
+        new = (uniform * math.log(vocab_size)).exp().long().clamp(max=vocab_size - 1)
+        drawn = torch.cat([drawn, new])
+        words, index = drawn.unique(return_inverse=True)
+        if len(words) >= count:
+            break
+    # As if drawn one by one until there are enough: what counts is where each word was drawn first.
+    first = torch.full_like(words, len(drawn)).scatter_reduce_(0, index, torch.arange(len(drawn)), "amin")
+    tries = int(first.sort().values[count - 1]) + 1
+    return Negatives(words[first < tries].to(device), tries)
+
+
+def _log_expected_count(words: Tensor, vocab_size: int, tries: int) -> Tensor:
+    """How often a word is expected in a sample: log(1 - (1 - p)^tries)."""
+    probability = torch.log1p(1 / words.double()) / math.log(vocab_size)
+    return torch.log(-torch.expm1(tries * torch.log1p(-probability))).float()
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The sum of -log softmax of the true logits among themselves and the other words', a few predictions at a time.
+
+    The gradients come with the loss, so that logits are computed once and never kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, true: Tensor, weight: Tensor, bias: Tensor, hits: Tensor, hit_words: Tensor
+    ) -> Tensor:
+        """hidden (N, P), true (N,) logits, weight (K, P) and bias (K,) of the other words; predictions `hits` and words
+        `hit_words` are pairs in which the other word is the true one, which counts only once.
+        """
+        needs_gradients = any(ctx.needs_input_grad)
+        d_hidden, d_true = torch.empty_like(hidden), torch.empty_like(true)
+        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        loss = true.new_zeros(())
+        rows = max(LOGITS_AT_ONCE // max(len(weight), 1), 1)
+        bounds = torch.searchsorted(hits, torch.arange(0, len(hidden) + rows, rows, device=hits.device)).tolist()
+        for number, start in enumerate(range(0, len(hidden), rows)):
+            chunk, true_chunk = hidden[start : start + rows], true[start : start + rows]
+            logits = torch.addmm(bias, chunk, weight.T)
+            of_chunk = slice(bounds[number], bounds[number + 1])
+            logits[hits[of_chunk] - start, hit_words[of_chunk]] = -math.inf
+            highest = torch.maximum(logits.amax(1), true_chunk)
+            probabilities = logits.sub_(highest[:, None]).exp_()
+            true_part = (true_chunk - highest).exp_()
+            total = probabilities.sum(1).add_(true_part)
+            loss += (total.log() + highest - true_chunk).sum()
+            if needs_gradients:
+                probabilities.div_(total[:, None])
+                torch.mm(probabilities, weight, out=d_hidden[start : start + rows])
+                torch.div(true_part, total, out=d_true[start : start + rows]).sub_(1)
+                d_weight.addmm_(probabilities.T, chunk)
+                d_bias += probabilities.sum(0)
+        if needs_gradients:
+            ctx.save_for_backward(d_hidden, d_true, d_weight, d_bias)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        return *(gradient * d_loss for gradient in ctx.saved_tensors), None, None
+
+
+class _Rows(torch.autograd.Function):
+    """tensor[rows] for different rows, with a gradient that holds nothing but those."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.shape = tensor.shape
+        return tensor[rows]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_rows: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        return torch.sparse_coo_tensor(rows[None], d_rows, ctx.shape, check_invariants=False), None
+
+
+class ElmoSoftmax(nn.Module):
+    """A row and a bias for every word of the vocabulary, shared by both directions.
+
+    With `sparse` set, sampled losses give sparse gradients: those of the rows they read.
+    """
+
+    def __init__(self, vocab_size: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, size))
+        self.bias = nn.Parameter(torch.empty(vocab_size))
+        self.sparse = False
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., P) -> logits (..., V), minus infinity for padding."""
+        logits = F.linear(hidden, self.weight, self.bias)
+        return logits.index_fill(-1, torch.zeros(1, dtype=torch.long, device=logits.device), -math.inf)
+
+    def loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
+        """The sum of -log p(target) over hidden (N, P) and targets (N,): of all words or, with negatives, estimated."""
+        if negatives is not None:
+            return self._sampled_loss(hidden, targets, negatives)
+        if torch.is_grad_enabled() and (hidden.requires_grad or self.weight.requires_grad):
+            words = torch.arange(len(targets), device=targets.device)
+            true = (hidden * self.weight[targets]).sum(-1) + self.bias[targets]
+            return _ChunkedLoss.apply(hidden, true, self.weight[1:], self.bias[1:], words, targets - 1)
+        return -self.log_probabilities(hidden, targets).sum()
+
+    def log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """log p(target) among all words, (N,), in bounded memory for any vocabulary; without gradients."""
+        with torch.no_grad():
+            true = (hidden * self.weight[targets]).sum(-1) + self.bias[targets]
+            normalizers = []
+            for chunk in hidden.split(max(LOGITS_AT_ONCE // min(WORDS_AT_ONCE, len(self.weight)), 1)):
+                parts = [
+                    torch.addmm(bias, chunk, weight.T).logsumexp(1)
+                    for weight, bias in zip(
+                        self.weight[1:].split(WORDS_AT_ONCE), self.bias[1:].split(WORDS_AT_ONCE), strict=True
+                    )
+                ]
+                normalizers.append(torch.stack(parts).logsumexp(0))
+            return true - torch.cat(normalizers) if normalizers else true
+
+    def _sampled_loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives) -> Tensor:
+        """Every logit less the logarithm of how often its word is sampled (Jean et al., 2015)."""
+        ids, tries, predicted = negatives
+        count = len(ids)
+        predicted = (targets if predicted is None else predicted).unique()
+        extra = predicted[~torch.isin(predicted, ids)]
+        rows = torch.cat([ids, extra])
+        weight, bias = (
+            _Rows.apply(parameter, rows) if self.sparse else parameter[rows] for parameter in (self.weight, self.bias)
+        )
+        bias = bias - _log_expected_count(rows, len(self.weight), tries)
+        place = torch.searchsorted(ids, targets).clamp(max=count - 1)
+        is_hit = ids[place] == targets
+        place = torch.where(is_hit, place, count + torch.searchsorted(extra, targets))
+        true = (hidden * weight[place]).sum(-1) + bias[place]
+        hits = is_hit.nonzero().squeeze(1)
+        return _ChunkedLoss.apply(hidden, true, weight[:count], bias[:count], hits, place[hits])
+
+
+__all__ = ["ElmoSoftmax", "Negatives", "draw_negatives"]

@@ -1,0 +1,271 @@
+"""The corpus for pretraining: every word of every epoch once, in lanes that read on, whatever the number of processes."""
+
+import itertools
+import json
+from collections import Counter
+
+import datasets
+import pytest
+from data import (
+    IGNORED,
+    BlockReader,
+    Corpus,
+    CorpusError,
+    LaneWindows,
+    SentenceWindows,
+    count_words,
+    encode_window,
+    open_corpus,
+    prefetch,
+)
+
+from modeling_elmo import ElmoTokenizer
+
+# Every word is its own: sentence and position.
+SENTENCES = [[f"{number}.{word}" for word in range(number * 7 % 11 + 1)] for number in range(83)]
+WORDS = Counter(word for sentence in SENTENCES for word in sentence)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ElmoTokenizer:
+    return ElmoTokenizer(vocab=list(WORDS))
+
+
+def make_corpus(streaming: bool = False) -> Corpus:
+    lines = [" ".join(words) for words in SENTENCES]
+    lines.insert(5, "")  # a blank line between
+    rows = datasets.Dataset.from_dict({"text": lines})
+    return Corpus(rows.to_iterable_dataset(num_shards=3) if streaming else rows, "text")
+
+
+def make_reader(tokenizer, streaming=False, **settings) -> BlockReader:
+    return BlockReader(make_corpus(streaming), tokenizer, **{"epochs": 1, **settings})
+
+
+def words_of(windows, tokenizer) -> tuple[list[list[str]], list[list[str]]]:
+    """What each language model predicted, lane by lane over all windows: (forward lanes, backward lanes)."""
+    sides: tuple[list[list[str]], list[list[str]]] = ([], [])
+    for groups in windows:
+        lanes = [[lane for window in groups for lane in window.labels[side]] for side in (0, 1)]
+        for side in (0, 1):
+            if not sides[side]:
+                sides[side].extend([] for _ in lanes[side])
+            for kept, lane in zip(sides[side], lanes[side], strict=True):
+                kept += tokenizer.convert_ids_to_tokens([int(label) for label in lane if label != IGNORED])
+    return sides
+
+
+def count_predicted(windows, tokenizer) -> tuple[Counter, Counter]:
+    counts = (Counter(), Counter())
+    for window in itertools.chain(*windows):
+        for count, labels in zip(counts, window.labels, strict=True):
+            count.update(tokenizer.convert_ids_to_tokens(labels[labels != IGNORED].tolist()))
+    return counts
+
+
+def expected_counts(epochs: int = 1) -> tuple[Counter, Counter]:
+    words = Counter({word: epochs for word in WORDS})
+    return words + Counter({"</S>": epochs * len(SENTENCES)}), words + Counter({"<S>": epochs * len(SENTENCES)})
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("block_rows", [1, 8])
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("mode", ["lanes", "sentences"])
+def test_every_word_of_every_epoch_is_predicted_once_in_each_direction(
+    mode, epochs, block_rows, processes, streaming, tokenizer
+):
+    totals = (Counter(), Counter())
+    for rank in range(processes):
+        reader = make_reader(
+            tokenizer, streaming, block_rows=block_rows, epochs=epochs, rank=rank, processes=processes
+        )
+        windows = LaneWindows(reader, 4, 6) if mode == "lanes" else SentenceWindows(reader, 4, 100)
+        for total, part in zip(totals, count_predicted(windows, tokenizer), strict=True):
+            total.update(part)
+    assert totals == expected_counts(epochs)
+
+
+def test_an_epoch_ends_before_the_next_begins(tokenizer):
+    """Of any process, all of an epoch is dealt out before anything of the next."""
+    blocks = list(itertools.islice(make_reader(tokenizer, epochs=None).read(), 2 * len(SENTENCES)))
+    first = Counter(itertools.chain(*(block.targets[0] for block in blocks[: len(SENTENCES)])))
+    assert first == expected_counts()[0]
+    orders = [[block.inputs[0][1] for block in half] for half in (blocks[:83], blocks[83:])]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("block_rows", [1, 8])
+def test_lanes_read_sentences_from_beginning_to_end_and_the_backward_half_each_in_reverse(block_rows, tokenizer):
+    reader = make_reader(tokenizer, block_rows=block_rows)
+    forward, backward = words_of(LaneWindows(reader, 4, 6), tokenizer)
+    known = {tuple(sentence) for sentence in SENTENCES}
+    for lane, back in zip(forward, backward, strict=True):
+        sentences = [s.split() for s in " ".join(lane).split("</S>")[:-1]]
+        reversed_sentences = [s.split() for s in " ".join(back).split("<S>")[:-1]]
+        assert [words[::-1] for words in reversed_sentences] == sentences  # the same, in the same order
+        assert all(tuple(words) in known for words in sentences)
+        if block_rows > 1:  # neighbours in the text are neighbours in the lane
+            numbers = [int(words[0].split(".")[0]) for words in sentences]
+            steps = [after - before for before, after in itertools.pairwise(numbers)]
+            assert steps.count(1) > len(steps) * 0.7
+
+
+def test_what_is_read_is_what_was_predicted_before(tokenizer):
+    """In a lane the next input is the last prediction, but for a new sentence, which begins with its marker."""
+    for (window,) in LaneWindows(make_reader(tokenizer), 4, 6):
+        words = [tokenizer.char_ids_to_word(row) for row in window.char_ids.tolist()]
+        for side, begin in ((0, "<S>"), (1, "</S>")):
+            for index, labels in zip(window.word_index[side], window.labels[side], strict=True):
+                kept = labels != IGNORED
+                read = [words[row] for row in index[kept].tolist()]
+                predicted = tokenizer.convert_ids_to_tokens(labels[kept].tolist())
+                for before, after in itertools.pairwise(range(len(read))):
+                    assert read[after] in (predicted[before], begin)
+
+
+def test_a_full_window_has_no_gaps_until_the_text_ends(tokenizer):
+    counts = [window.predictions for (window,) in LaneWindows(make_reader(tokenizer, epochs=2), 4, 6)]
+    assert set(counts[:-3]) == {24}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("mode", ["lanes", "sentences"])
+@pytest.mark.parametrize("block_rows", [1, 5])
+def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, mode, streaming, tokenizer):
+    def windows(state=None):
+        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=2, seed=3)
+        if mode == "lanes":
+            return LaneWindows(reader, 3, 5, groups=2, state=state)
+        return SentenceWindows(reader, 3, 4, groups=2, state=state)
+
+    whole = list(windows())
+    for stop in (0, 1, len(whole) // 2, len(whole) - 2, len(whole) - 1):
+        rest = list(windows(whole[stop][-1].state))
+        assert len(rest) == len(whole) - stop - 1
+        for got, expected in zip(rest, whole[stop + 1 :], strict=True):
+            for one, other in zip(got, expected, strict=True):
+                assert one.labels.tolist() == other.labels.tolist()
+                assert one.char_ids[one.word_index].tolist() == other.char_ids[other.word_index].tolist()
+                assert one.state == other.state
+
+
+def test_groups_of_lanes_are_the_lanes_of_one_larger_group(tokenizer):
+    one = words_of(LaneWindows(make_reader(tokenizer), 6, 5), tokenizer)
+    three = words_of(LaneWindows(make_reader(tokenizer), 2, 5, groups=3), tokenizer)
+    assert one == three
+
+
+def test_long_sentences_are_cut_in_sentence_mode(tokenizer):
+    windows = list(SentenceWindows(make_reader(tokenizer), 4, 5))
+    assert max(window.labels.shape[2] for groups in windows for window in groups) == 5
+    assert count_predicted(windows, tokenizer) == expected_counts()
+
+
+def test_a_worker_process_gives_the_same_windows(tokenizer):
+    alone = [w for w in LaneWindows(make_reader(tokenizer), 4, 6)]
+    ahead = list(prefetch(LaneWindows(make_reader(tokenizer), 4, 6), workers=1))
+    for one, other in zip(alone, ahead, strict=True):
+        assert one[0].state == other[0].state
+        assert one[0].labels.tolist() == other[0].labels.tolist()
+
+
+def test_other_lanes_than_the_state_has_are_refused(tokenizer):
+    first = next(iter(LaneWindows(make_reader(tokenizer), 4, 6)))
+    with pytest.raises(CorpusError, match="begun with 4 lanes"):
+        next(iter(LaneWindows(make_reader(tokenizer), 5, 6, state=first[0].state)))
+
+
+def test_an_endless_run_over_no_words_is_refused(tokenizer):
+    reader = BlockReader(Corpus(datasets.Dataset.from_dict({"text": ["", " "]}), "text"), tokenizer)
+    with pytest.raises(CorpusError, match="no words"):
+        next(iter(LaneWindows(reader, 2, 2)))
+
+
+def test_words_outside_the_vocabulary_are_read_as_spelled_and_predicted_as_unknown(tokenizer):
+    window = encode_window([["zebra"], ["zebra"]], [["zebra"], ["0.0"]], tokenizer)
+    assert tokenizer.char_ids_to_word(window.char_ids[0].tolist()) == "zebra"
+    assert window.labels.tolist() == [[[tokenizer.unk_token_id]], [[tokenizer.convert_tokens_to_ids("0.0")]]]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_counting_counts_every_word(processes, streaming, tokenizer, monkeypatch):
+    monkeypatch.setattr("data.ROWS_AT_ONCE", 10)
+    counts = count_words(make_corpus(streaming), tokenizer, processes)
+    assert counts.words == WORDS
+    assert counts.sentences == len(SENTENCES)
+    assert counts.predictions == WORDS.total() + len(SENTENCES)
+
+
+# ------------------------------------------------------------------------------------------------------- open_corpus
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".parquet"])
+def test_files_of_every_format_hold_the_same_sentences(suffix, streaming, tokenizer, tmp_path):
+    texts = ["One bank .", "Two, banks !"]
+    path = tmp_path / f"corpus{suffix}"
+    if suffix == ".txt":
+        path.write_text("\n".join(texts) + "\n")
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    else:
+        made = datasets.Dataset.from_dict({"text": texts})
+        made.to_csv(path) if suffix == ".csv" else made.to_parquet(path)
+    corpus = open_corpus([str(path)], streaming=streaming)
+    rows = [corpus.sentences(row["text"], tokenizer) for row in corpus.rows]
+    assert rows == [[text.split()] for text in texts]
+
+
+def test_a_saved_data_set_is_opened_by_its_folder_split_and_column(tokenizer, tmp_path):
+    made = datasets.Dataset.from_dict({"line": ["a b", "c"], "other": [1, 2]})
+    datasets.DatasetDict({"train": made, "held": made.select([1])}).save_to_disk(tmp_path / "set")
+    corpus = open_corpus(dataset_name=str(tmp_path / "set"), split="held", column="line")
+    assert [row["line"] for row in corpus.rows] == ["c"]
+    with pytest.raises(CorpusError, match="several columns.*line, other"):
+        open_corpus(dataset_name=str(tmp_path / "set"))
+    with pytest.raises(CorpusError, match="no column `text`"):
+        open_corpus(dataset_name=str(tmp_path / "set"), column="text")
+
+
+@pytest.mark.parametrize(
+    ("value", "documents", "expected"),
+    [
+        ("a b\nc", True, [["a", "b"], ["c"]]),
+        (["a b", "", "c"], True, [["a", "b"], ["c"]]),
+        ([["a", "b c"], ["d"]], True, [["a", "b c"], ["d"]]),
+        (["a", "b c"], False, [["a", "b c"]]),
+        (None, False, []),
+    ],
+)
+def test_rows_may_be_texts_words_or_documents(value, documents, expected, tokenizer):
+    assert Corpus(None, "text", documents=documents).sentences(value, tokenizer) == expected
+
+
+def test_raw_text_is_split_by_the_tokenizer(tokenizer):
+    assert Corpus(None, "text", tokenized=False).sentences("I can't.", tokenizer) == [["I", "ca", "n't", "."]]
+
+
+def test_rows_of_another_kind_are_refused(tokenizer):
+    with pytest.raises(CorpusError, match="holds a int"):
+        Corpus(None, "n").sentences(3, tokenizer)
+    with pytest.raises(CorpusError, match="--documents"):
+        Corpus(None, "n").sentences([["a"]], tokenizer)
+
+
+def test_bad_files_are_named_in_one_line(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "bad.jsonl").write_text("{no json\n")
+    (tmp_path / "a.txt").write_text("a\n")
+    for files, message in (
+        (["nowhere.txt"], "nowhere.txt: no such file"),
+        ([str(tmp_path / "empty.txt")], "the file is empty"),
+        ([str(tmp_path / "bad.jsonl")], "bad.jsonl"),
+        ([str(tmp_path / "a.txt"), str(tmp_path / "bad.jsonl")], "of one format"),
+        ([], "give files or a data set"),
+    ):
+        with pytest.raises(CorpusError, match=message) as caught:
+            open_corpus(files)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,948 @@
+"""Pretrains an ELMo on text, on a laptop or a cluster.
+
+    python training/pretrain.py tiny --train_file corpus.txt --validation_file heldout.txt --output_dir runs/tiny
+    accelerate launch training/pretrain.py mini --train_file corpus.txt --validation_file heldout.txt --output_dir runs/mini
+    accelerate launch training/pretrain.py runs/mini.yaml --resume_from_checkpoint last
+
+The first argument is a recipe: a YAML file of the settings below, or the name of one in training/recipes (tiny, mini, small,
+original). Settings on the command line win. The result is a folder for `from_pretrained`.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration, gather_object, set_seed
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+from transformers import AutoTokenizer, HfArgumentParser, get_scheduler
+from transformers.utils import logging as transformers_logging
+
+sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
+
+from data import (
+    IGNORED,
+    BlockReader,
+    Corpus,
+    CorpusError,
+    LaneWindows,
+    Place,
+    SentenceWindows,
+    State,
+    Window,
+    count_words,
+    open_corpus,
+    prefetch,
+)
+
+from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.softmax_elmo import Negatives
+
+RECIPES = Path(__file__).parent / "recipes"
+CHECKPOINT = "checkpoint-"
+STATE_FILE = "pretraining_state.json"
+VOCABULARY_FILE = "vocab.txt"
+HISTORY_FILE = "history.jsonl"
+RESULTS_FILE = "all_results.json"
+# Settings that a run cannot change when it goes on, since what follows would not be the same run.
+FIXED = ("mode", "window", "lanes", "gradient_accumulation_steps", "block_rows", "optimizer", "seed", "streaming")
+# Softmax optimizers and settings of Adagrad in the original.
+INITIAL_ACCUMULATOR = 1.0
+BAD_INPUT = 2
+
+States = tuple[Tensor, Tensor]
+
+
+class PretrainingError(ValueError):
+    """Settings or input that cannot be trained on. The message is one line and names what is wrong."""
+
+
+@dataclass
+class Settings:
+    """Everything a recipe or the command line can set."""
+
+    output_dir: str = field(metadata={"help": "Where checkpoints and the final folder go."})
+    # The text
+    train_file: list[str] = field(
+        default_factory=list, metadata={"help": "Text files, a sentence a line; or .jsonl, .csv, .parquet."}
+    )
+    validation_file: list[str] = field(default_factory=list, metadata={"help": "Held-out text, for perplexities."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Instead of files: a data set's folder or name on the Hub."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "The data set's configuration."})
+    train_split: str = field(default="train", metadata={"help": "Its split to train on."})
+    validation_split: str | None = field(default=None, metadata={"help": "Its held-out split."})
+    column: str | None = field(default=None, metadata={"help": "Where the text is; by default text, or the only column."})
+    streaming: bool = field(default=False, metadata={"help": "Read the text as it comes instead of indexing it first."})
+    documents: bool = field(
+        default=False, metadata={"help": "Rows are documents, a sentence a line, rather than sentences."}
+    )
+    raw: bool = field(default=False, metadata={"help": "The tokenizer splits the text; by default whitespace does."})
+    # The vocabulary
+    vocab_file: str | None = field(
+        default=None, metadata={"help": "Words to predict, one a line, frequent ones first. Else they are counted."}
+    )
+    min_count: int = field(default=3, metadata={"help": "A word of the vocabulary occurs this often at least."})
+    max_vocab_size: int = field(default=800_000, metadata={"help": "The largest vocabulary that is made."})
+    # The model
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on from this folder's weights: domain tuning. A vocabulary of its own is kept."}
+    )
+    config: Any = field(default=None, metadata={"help": "In a recipe: what differs from ElmoConfig's defaults."})
+    config_overrides: list[str] = field(
+        default_factory=list, metadata={"help": "Changes to the recipe's config: cell_dim=512 dropout=0"}
+    )
+    # How text is read
+    mode: str = field(
+        default="lanes", metadata={"help": "lanes: running text, states carried on. sentences: each by itself."}
+    )
+    lanes: int = field(default=64, metadata={"help": "Lanes, or sentences, a process reads in parallel."})
+    window: int = field(default=20, metadata={"help": "Words of a lane in a step; gradients do not go further back."})
+    longest_sentence: int = field(default=200, metadata={"help": "In sentence mode, longer ones are cut."})
+    block_rows: int = field(default=1, metadata={"help": "Consecutive rows that one lane reads one after the other."})
+    shuffle: bool = field(default=True, metadata={"help": "A new order of the blocks every epoch."})
+    workers: int = field(default=1, metadata={"help": "Processes that prepare text: 1, or 0 for none."})
+    # Training
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Times that the text is read."})
+    max_steps: int = field(default=-1, metadata={"help": "Steps to train for, whatever the epochs."})
+    optimizer: str = field(default="adagrad", metadata={"help": "adagrad, as the paper, or adamw."})
+    learning_rate: float = field(default=0.2, metadata={"help": "Its highest value."})
+    softmax_learning_rate: float | None = field(
+        default=None, metadata={"help": "The softmax's own highest value; by default the same."}
+    )
+    weight_decay: float = field(default=0.0, metadata={"help": "Of adamw, on matrices other than the softmax."})
+    lr_scheduler_type: str = field(
+        default="constant", metadata={"help": "constant, constant_with_warmup, linear, cosine."}
+    )
+    warmup_steps: int = field(default=0, metadata={"help": "Steps over which the learning rate rises from 0."})
+    max_grad_norm: float = field(default=10.0, metadata={"help": "Longer gradients are shortened to this; 0 for never."})
+    gradient_accumulation_steps: int = field(
+        default=1, metadata={"help": "Groups of lanes that make one step, one after the other."}
+    )
+    mixed_precision: str = field(default="no", metadata={"help": "no or bf16."})
+    torch_compile: bool = field(default=False, metadata={"help": "Compile what reads characters; needs a compiler."})
+    seed: int = field(default=0, metadata={"help": "Of initial weights, dropout, sampling and order."})
+    # Watching and saving
+    logging_steps: int = field(default=50, metadata={"help": "Steps between two entries of the history."})
+    eval_steps: int = field(default=0, metadata={"help": "Steps between two evaluations; 0 for only at the end."})
+    eval_lanes: int = field(default=32, metadata={"help": "Lanes, or sentences, of an evaluation."})
+    save_steps: int = field(default=1000, metadata={"help": "Steps between two checkpoints; 0 for none."})
+    save_total_limit: int = field(default=2, metadata={"help": "Checkpoints that are kept."})
+    resume_from_checkpoint: str | None = field(
+        default=None, metadata={"help": "last, or a checkpoint's folder: go on bit for bit."}
+    )
+    save_softmax: bool = field(
+        default=True, metadata={"help": "The final folder has the softmax, for more training or scoring; vectors need none."}
+    )
+    overwrite_output_dir: bool = field(default=False, metadata={"help": "Begin anew where there are checkpoints."})
+    report_to: str = field(default="none", metadata={"help": "Trackers by name, separated by commas: tensorboard, wandb."})
+
+    def check(self) -> None:
+        """Refuses what cannot work, naming the setting."""
+        for name, allowed in (
+            ("mode", ("lanes", "sentences")),
+            ("optimizer", ("adagrad", "adamw")),
+            ("mixed_precision", ("no", "bf16")),
+            ("lr_scheduler_type", ("constant", "constant_with_warmup", "linear", "cosine")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise PretrainingError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence"):
+            if getattr(self, name) < 1:
+                raise PretrainingError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if self.max_steps <= 0 and self.num_train_epochs <= 0:
+            raise PretrainingError("`max_steps` or `num_train_epochs` must be positive")
+        if self.max_steps <= 0 and self.num_train_epochs != int(self.num_train_epochs):
+            raise PretrainingError("`num_train_epochs` must be whole: use `max_steps` for parts of an epoch")
+        if not self.train_file and not self.dataset_name:
+            raise PretrainingError("there is no text: give --train_file or --dataset_name")
+        if self.config is not None and not isinstance(self.config, dict):
+            raise PretrainingError("`config` belongs in a recipe; on the command line use --config_overrides cell_dim=512")
+
+    def elmo_config(self) -> dict[str, Any]:
+        """The recipe's config with the command line's changes."""
+        config = dict(self.config or {})
+        for change in self.config_overrides:
+            name, equals, value = change.partition("=")
+            if not equals:
+                raise PretrainingError(f"`config_overrides` must be like cell_dim=512, got {change!r}")
+            config[name] = yaml.safe_load(value)
+        return config
+
+
+def read_settings(arguments: Sequence[str]) -> Settings:
+    """A recipe and what the command line changes of it."""
+    parser = HfArgumentParser(Settings, description=__doc__, prog="training/pretrain.py")
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_help()
+        raise SystemExit(0)
+    names = {setting.name for setting in dataclasses.fields(Settings)}
+    rest = list(arguments)
+    if not rest[0].startswith("-"):
+        path = Path(rest.pop(0))
+        known = sorted(recipe.stem for recipe in RECIPES.glob("*.yaml"))
+        if not path.is_file() and path.name in known:
+            path = RECIPES / f"{path.name}.yaml"
+        if not path.is_file():
+            raise PretrainingError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
+        try:
+            recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise PretrainingError(f"{path}: no YAML: {str(error).splitlines()[0]}") from error
+        if not isinstance(recipe, dict):
+            raise PretrainingError(f"{path}: a recipe is a list of settings and their values")
+        if unknown := sorted(set(map(str, recipe)) - names):
+            near = difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise PretrainingError(f"{path}: there is no setting `{unknown[0]}`{hint}")
+        for name in ("train_file", "validation_file"):
+            if isinstance(recipe.get(name), str):
+                recipe[name] = [recipe[name]]
+        parser.set_defaults(**recipe)
+        for action in parser._actions:
+            if action.dest in recipe:
+                action.required = False
+    (settings,) = parser.parse_args_into_dataclasses(rest)
+    settings.check()
+    return settings
+
+
+# ------------------------------------------------------------------------------------------------------- preparation
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file appears when it is complete."""
+    scratch = path.with_name(f".{path.name}.tmp")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def open_text(settings: Settings, validation: bool = False) -> Corpus | None:
+    files = settings.validation_file if validation else settings.train_file
+    split = settings.validation_split if validation else settings.train_split
+    if validation and not files and not split:
+        return None
+    return open_corpus(
+        files,
+        None if files else settings.dataset_name,
+        settings.dataset_config_name,
+        split or "train",
+        settings.column,
+        settings.streaming and not validation,
+        tokenized=not settings.raw,
+        documents=settings.documents,
+    )
+
+
+def make_tokenizer(settings: Settings, corpus: Corpus, accelerator: Accelerator) -> tuple[ElmoTokenizer, int | None]:
+    """A tokenizer with the vocabulary to predict and, where it was counted, the predictions of an epoch.
+
+    The vocabulary is that of `vocab_file`, else that of the folder to go on from, else it is counted once and kept in the
+    output folder, where a run that goes on finds it.
+    """
+    folder = Path(settings.output_dir)
+    vocabulary, counted = folder / VOCABULARY_FILE, folder / "corpus.json"
+    width = settings.elmo_config().get("max_characters_per_token", 50)
+    tokenizer = ElmoTokenizer(vocab_file=settings.vocab_file, max_characters_per_token=width)
+    if settings.model_name_or_path and not settings.vocab_file:
+        tokenizer = AutoTokenizer.from_pretrained(settings.model_name_or_path)
+    has_words = len(tokenizer) > 4
+    needs_count = not has_words or settings.max_steps <= 0
+    if not needs_count:
+        return tokenizer, None
+    if accelerator.is_main_process and not (counted.is_file() and (has_words or vocabulary.is_file())):
+        counts = count_words(corpus, tokenizer)
+        if not counts.words:
+            raise PretrainingError("the text has no words: there is nothing to train on")
+        if not has_words:
+            made = ElmoTokenizer.from_counts(
+                counts.words, settings.min_count, settings.max_vocab_size, max_characters_per_token=width
+            )
+            scratch = folder / ".vocabulary"
+            scratch.mkdir(exist_ok=True)
+            made.save_vocabulary(str(scratch))
+            os.replace(scratch / VOCABULARY_FILE, vocabulary)
+            scratch.rmdir()
+        write_whole(
+            counted,
+            json.dumps({"words": counts.words.total(), "types": len(counts.words), "sentences": counts.sentences}),
+        )
+    accelerator.wait_for_everyone()
+    if not has_words:
+        tokenizer = ElmoTokenizer(vocab_file=vocabulary, max_characters_per_token=width)
+    numbers = json.loads(counted.read_text(encoding="utf-8"))
+    return tokenizer, numbers["words"] + numbers["sentences"]
+
+
+def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraining:
+    """A new model, or the folder's; its softmax has a row for each word of the vocabulary.
+
+    Words that the folder's own vocabulary and softmax already had keep their rows.
+    """
+    overrides = settings.elmo_config()
+    overrides.pop("vocab_size", None)
+    if settings.model_name_or_path is None:
+        return ElmoForPreTraining(ElmoConfig(**overrides, vocab_size=len(tokenizer)))
+    folder = settings.model_name_or_path
+    config = ElmoConfig.from_pretrained(folder)
+    had = AutoTokenizer.from_pretrained(folder)
+    for name in ("num_negatives", "dropout"):  # what training may change
+        if name in overrides:
+            setattr(config, name, overrides[name])
+    # A folder without a softmax may name a vocabulary size that its tokenizer does not have.
+    config.vocab_size = len(tokenizer)
+    old, loading = ElmoForPreTraining.from_pretrained(
+        folder, config=config, output_loading_info=True, ignore_mismatched_sizes=True
+    )
+    if missing := [name for name in loading["missing_keys"] if not name.startswith("softmax.")]:
+        raise PretrainingError(f"{folder}: the weights lack `{missing[0]}`")
+    same = not any("softmax" in str(name) for name in (*loading["missing_keys"], *loading["mismatched_keys"]))
+    if same and had.get_vocab() == tokenizer.get_vocab():
+        return old
+    copied = _copy_softmax(Path(folder), had, old, tokenizer)
+    print(f"A softmax for {len(tokenizer):,} words was made; {copied:,} of them keep their row of {folder}")
+    return old
+
+
+@torch.no_grad()
+def _copy_softmax(folder: Path, had: ElmoTokenizer, model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> int:
+    """Fills the model's softmax: with initial values, and the folder's rows where it has any for a word."""
+    model.softmax.weight.normal_(std=model.softmax.weight.shape[1] ** -0.5)
+    model.softmax.bias.zero_()
+    try:
+        source = ElmoForPreTraining.from_pretrained(folder, output_loading_info=True)
+    except (OSError, RuntimeError, ValueError):
+        return 0
+    old, loading = source
+    if any("softmax" in name for name in loading["missing_keys"]) or len(old.softmax.weight) != len(had):
+        return 0
+    vocabulary = had.get_vocab()
+    pairs = [(new, vocabulary[word]) for word, new in tokenizer.get_vocab().items() if word in vocabulary]
+    new_rows, old_rows = (torch.tensor(rows) for rows in zip(*pairs, strict=True))
+    model.softmax.weight[new_rows] = old.softmax.weight[old_rows]
+    model.softmax.bias[new_rows] = old.softmax.bias[old_rows]
+    return len(pairs)
+
+
+def make_optimizers(
+    settings: Settings, model: ElmoForPreTraining, steps: int
+) -> tuple[list[torch.optim.Optimizer], list[Any]]:
+    """For the biLM and for the softmax, whose gradients are those of the sampled rows, and their schedules."""
+    softmax = list(model.softmax.parameters())
+    bilm = [parameter for parameter in model.parameters() if all(parameter is not other for other in softmax)]
+    rate = settings.learning_rate
+    softmax_rate = rate if settings.softmax_learning_rate is None else settings.softmax_learning_rate
+    optimizers: list[torch.optim.Optimizer]
+    if settings.optimizer == "adagrad":
+        optimizers = [
+            torch.optim.Adagrad(parameters, lr=lr, initial_accumulator_value=INITIAL_ACCUMULATOR, foreach=False)
+            for parameters, lr in ((bilm, rate), (softmax, softmax_rate))
+        ]
+    else:
+        groups = [
+            {"params": [p for p in bilm if p.ndim > 1], "weight_decay": settings.weight_decay},
+            {"params": [p for p in bilm if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        of_rows = torch.optim.SparseAdam if model.softmax.sparse else torch.optim.Adam
+        optimizers = [torch.optim.AdamW(groups, lr=rate), of_rows(softmax, lr=softmax_rate)]
+    schedules = [
+        get_scheduler(settings.lr_scheduler_type, optimizer, settings.warmup_steps, steps) for optimizer in optimizers
+    ]
+    return optimizers, schedules
+
+
+# -------------------------------------------------------------------------------------------------------------- run
+
+
+class Run:
+    """A pretraining run: what is saved in a checkpoint, and the loop that changes it."""
+
+    def __init__(self, settings: Settings, accelerator: Accelerator) -> None:
+        self.settings = settings
+        self.accelerator = accelerator
+        self.folder = Path(settings.output_dir)
+        self.step = 0
+        self.predictions = 0  # of each language model, by all processes
+        self.seconds = 0.0  # of training, without evaluation and saving
+        self.history: list[dict[str, Any]] = []
+        self.position: State | None = None
+        self.carried: list[States | None] = [None] * settings.gradient_accumulation_steps
+        self.stop_signal: int | None = None
+
+        checkpoint = find_checkpoint(settings)
+        corpus = open_text(settings)
+        assert corpus is not None
+        self.validation = open_text(settings, validation=True)
+        self.tokenizer, predictions = make_tokenizer(settings, corpus, accelerator)
+        per_step = settings.lanes * settings.gradient_accumulation_steps * accelerator.num_processes
+        if settings.max_steps > 0:
+            self.max_steps, epochs = settings.max_steps, None
+        else:
+            assert predictions is not None
+            epochs = int(settings.num_train_epochs)
+            words = settings.window if settings.mode == "lanes" else predictions / max(predictions_sentences(self.folder), 1)
+            self.max_steps = math.ceil(epochs * predictions / (per_step * words))
+        set_seed(settings.seed)
+        self.model = make_model(settings, self.tokenizer)
+        self.model.softmax.sparse = self.model.draw_negatives() is not None
+        self.model.to(accelerator.device)
+        if settings.torch_compile:
+            self.model.elmo.char_encoder.compile(dynamic=True)
+        self.optimizers, self.schedules = make_optimizers(settings, self.model, self.max_steps)
+        set_seed(settings.seed + 1 + accelerator.process_index)  # dropout of each process is its own
+        if checkpoint is not None:
+            self._load(checkpoint)
+        # The softmax's gradients are few rows, which `_share_softmax_gradients` sums up.
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            self.model, [f"softmax.{name}" for name, _ in self.model.softmax.named_parameters()]
+        )
+        self.prepared = accelerator.prepare(self.model)
+        self.reader = BlockReader(
+            corpus,
+            self.tokenizer,
+            settings.block_rows,
+            epochs,
+            settings.shuffle,
+            settings.seed,
+            accelerator.process_index,
+            accelerator.num_processes,
+        )
+
+    # Data
+
+    def _windows(self) -> Iterator[list[Window]]:
+        settings = self.settings
+        groups = settings.gradient_accumulation_steps
+        if settings.mode == "lanes":
+            source = LaneWindows(self.reader, settings.lanes, settings.window, groups, self.position)
+        else:
+            source = SentenceWindows(self.reader, settings.lanes, settings.longest_sentence, groups, self.position)
+        return iter(prefetch(source, settings.workers))
+
+    def _empty_window(self) -> Window:
+        """For a process whose text has ended while others go on: it takes part without adding anything."""
+        char_ids = torch.from_numpy(self.tokenizer.words_to_char_ids([str(self.tokenizer.bos_token)]))
+        return Window(char_ids, torch.zeros(2, 1, 1, dtype=torch.long), torch.full((2, 1, 1), IGNORED))
+
+    # Training
+
+    def train(self) -> str:
+        """Trains to the end, or until told to stop; returns how it ended: "done" or "stopped"."""
+        settings, accelerator = self.settings, self.accelerator
+        self.prepared.train()
+        windows = self._windows()
+        bar = tqdm(
+            total=self.max_steps,
+            initial=self.step,
+            desc="Training",
+            unit=" steps",
+            disable=None if accelerator.is_main_process else True,
+        )
+        recent: list[tuple[float, float]] = []
+        recent_words, recent_seconds = 0, 0.0
+        saved_at = self.step
+        with bar:
+            while self.step < self.max_steps or settings.max_steps <= 0:
+                begun = time.perf_counter()
+                taken = next(windows, None)
+                words, must_stop = self._meet(taken)
+                if must_stop or words == 0:
+                    break
+                losses = self._one_step(taken, words)
+                if not all(map(math.isfinite, losses)):
+                    raise PretrainingError(
+                        f"the loss is {losses[0]:.3g} forward, {losses[1]:.3g} backward at step {self.step + 1}: training "
+                        "diverged. Lower --learning_rate, add --warmup_steps or lower --max_grad_norm, and go on from the "
+                        "last checkpoint with --resume_from_checkpoint last"
+                    )
+                self.step += 1
+                self.predictions += words
+                elapsed = time.perf_counter() - begun
+                self.seconds += elapsed
+                recent.append(losses)
+                recent_words, recent_seconds = recent_words + words, recent_seconds + elapsed
+                bar.update()
+                if self.step % settings.logging_steps == 0:
+                    forward, backward = (sum(side) / len(recent) for side in zip(*recent, strict=True))
+                    self._record(
+                        train_loss=(forward + backward) / 2,
+                        train_loss_forward=forward,
+                        train_loss_backward=backward,
+                        learning_rate=self.schedules[0].get_last_lr()[0],
+                        words_per_second=recent_words / recent_seconds,
+                    )
+                    bar.set_postfix(loss=f"{(forward + backward) / 2:.3f}", words_s=f"{recent_words / recent_seconds:,.0f}")
+                    recent, recent_words, recent_seconds = [], 0, 0.0
+                if settings.eval_steps and self.step % settings.eval_steps == 0 and self.step < self.max_steps:
+                    self.evaluate()
+                if settings.save_steps and self.step % settings.save_steps == 0:
+                    self.save()
+                    saved_at = self.step
+        if must_stop:
+            if saved_at != self.step:
+                self.save()
+            return "stopped"
+        return "done"
+
+    def _meet(self, taken: list[Window] | None) -> tuple[int, bool]:
+        """The predictions of a step and whether to stop, over all processes."""
+        mine = torch.tensor(
+            [sum(window.predictions for window in taken or ()), int(self.stop_signal is not None)],
+            device=self.accelerator.device,
+        )
+        words, stops = self.accelerator.reduce(mine, reduction="sum").tolist()
+        return words, stops > 0
+
+    def _one_step(self, taken: list[Window] | None, words: int) -> tuple[float, float]:
+        """One update. Returns the forward and the backward loss, means over the predictions of all processes."""
+        accelerator = self.accelerator
+        device = accelerator.device
+        windows = taken or [self._empty_window()]
+        negatives = self._negatives(windows)
+        losses = torch.zeros(2, device=device)
+        for number, window in enumerate(windows):
+            is_last = number == len(windows) - 1
+            # Lanes that end keep their place, so that their states stay where they are.
+            mask = window.labels[0] != IGNORED if window.predictions else torch.ones_like(window.labels[0])
+            carries = self.settings.mode == "lanes" and taken is not None
+            with nullcontext() if is_last else accelerator.no_sync(self.prepared):
+                output = self.prepared(
+                    char_ids=window.char_ids.to(device),
+                    word_index=window.word_index.to(device),
+                    labels=window.labels.to(device),
+                    attention_mask=mask.to(device),
+                    states=self.carried[number] if carries else None,
+                    negatives=negatives,
+                    num_items_in_batch=words / accelerator.num_processes,
+                )
+                accelerator.backward(output.loss)
+            if carries:
+                hidden, cell = output.states
+                self.carried[number] = (hidden.detach(), cell.detach())
+            losses += torch.stack([output.forward_loss.detach(), output.backward_loss.detach()])
+            self.position = window.state if taken is not None else self.position
+        self._share_softmax_gradients()
+        self._clip_gradients()
+        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            # Epochs may take a few more steps than was reckoned: the schedule then stays where it ends.
+            if self.step + 1 < self.max_steps:
+                schedule.step()
+        forward, backward = accelerator.reduce(losses, reduction="mean").tolist()
+        return forward, backward
+
+    def _negatives(self, windows: list[Window]) -> Negatives | None:
+        """The same sample in every process, from seed and step alone, and the words that any of them predicts."""
+        generator = torch.Generator().manual_seed((self.settings.seed << 32) + self.step)
+        negatives = self.model.draw_negatives(generator)
+        if negatives is None or self.accelerator.num_processes == 1:
+            return negatives
+        targets = torch.cat([window.labels.flatten() for window in windows]).unique().to(self.accelerator.device)
+        padded = self.accelerator.pad_across_processes(targets, pad_index=IGNORED)
+        everyones = self.accelerator.gather(padded)
+        return negatives._replace(targets=everyones[everyones != IGNORED].unique())
+
+    def _share_softmax_gradients(self) -> None:
+        """The mean over processes. All have sampled the same rows, so only the values travel."""
+        for parameter in self.model.softmax.parameters():
+            if parameter.grad is None:
+                continue
+            if parameter.grad.is_sparse:
+                gradient = parameter.grad.coalesce()
+                values = self.accelerator.reduce(gradient.values(), reduction="mean")
+                parameter.grad = torch.sparse_coo_tensor(
+                    gradient.indices(), values, gradient.shape, is_coalesced=True, check_invariants=False
+                )
+            else:
+                parameter.grad = self.accelerator.reduce(parameter.grad, reduction="mean")
+
+    def _clip_gradients(self) -> None:
+        """Shortens the gradient of all parameters together to `max_grad_norm`."""
+        if self.settings.max_grad_norm <= 0:
+            return
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        values = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
+        factor = (self.settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        for value in values:
+            value.mul_(factor)
+
+    # Evaluation
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Perplexities of the held-out text under the full softmax: forward, backward, and of the mean loss."""
+        if self.validation is None:
+            return {}
+        settings, accelerator, model = self.settings, self.accelerator, self.model
+        reader = BlockReader(
+            self.validation,
+            self.tokenizer,
+            settings.block_rows,
+            epochs=1,
+            shuffle=False,
+            rank=accelerator.process_index,
+            processes=accelerator.num_processes,
+        )
+        source = (
+            LaneWindows(reader, settings.eval_lanes, settings.window)
+            if settings.mode == "lanes"
+            else SentenceWindows(reader, settings.eval_lanes, settings.longest_sentence)
+        )
+        model.eval()
+        totals = torch.zeros(3, dtype=torch.float64)
+        states: States | None = None
+        bar = tqdm(
+            desc="Evaluating",
+            unit=" words",
+            unit_scale=True,
+            leave=False,
+            disable=None if accelerator.is_main_process else True,
+        )
+        begun = time.perf_counter()
+        with bar:
+            for (window,) in prefetch(source, settings.workers):
+                output = model(
+                    char_ids=window.char_ids.to(accelerator.device),
+                    word_index=window.word_index.to(accelerator.device),
+                    labels=window.labels.to(accelerator.device),
+                    states=states,
+                    num_items_in_batch=1,
+                )
+                states = output.states if settings.mode == "lanes" else None
+                totals += torch.tensor([output.forward_loss.item(), output.backward_loss.item(), window.predictions])
+                bar.update(window.predictions)
+        model.train()
+        forward, backward, count = accelerator.reduce(totals.to(accelerator.device), reduction="sum").tolist()
+        if not count:
+            raise PretrainingError("the held-out text has no words")
+        forward, backward = forward / count, backward / count
+        results = {
+            "eval_perplexity": math.exp((forward + backward) / 2),
+            "eval_perplexity_forward": math.exp(forward),
+            "eval_perplexity_backward": math.exp(backward),
+            "eval_loss": (forward + backward) / 2,
+            "eval_words": count,
+            "eval_words_per_second": count / (time.perf_counter() - begun),
+        }
+        self._record(**results)
+        if accelerator.is_main_process:
+            tqdm.write(
+                f"step {self.step:,}: held-out perplexity {results['eval_perplexity']:.2f} "
+                f"(forward {results['eval_perplexity_forward']:.2f}, backward {results['eval_perplexity_backward']:.2f})"
+            )
+        return results
+
+    # Records and checkpoints
+
+    def _record(self, **values: float) -> None:
+        """An entry of the history, and of the trackers."""
+        entry = {"step": self.step, "words": self.predictions, "seconds": round(self.seconds, 2), **values}
+        self.history.append(entry)
+        self.accelerator.log(values, step=self.step)
+
+    def save(self) -> None:
+        """A checkpoint: a folder that appears when it is complete."""
+        accelerator = self.accelerator
+        folder = self.folder / f"{CHECKPOINT}{self.step}"
+        scratch = self.folder / f".{CHECKPOINT}{self.step}.tmp"
+        if accelerator.is_main_process:
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            self.tokenizer.save_pretrained(scratch)
+            self.model.save_pretrained(scratch)
+            states = {
+                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+                "schedules": [schedule.state_dict() for schedule in self.schedules],
+            }
+            torch.save(states, scratch / "optimizers.pt")
+            about = {
+                "step": self.step,
+                "predictions": self.predictions,
+                "seconds": self.seconds,
+                "processes": accelerator.num_processes,
+                "settings": {name: getattr(self.settings, name) for name in FIXED},
+                "history": self.history,
+            }
+            write_whole(scratch / STATE_FILE, json.dumps(about))
+        accelerator.wait_for_everyone()
+        mine = {
+            "position": None if self.position is None else _as_lists(self.position),
+            "carried": self.carried,
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state() if accelerator.device.type == "cuda" else None,
+        }
+        torch.save(mine, scratch / f"process-{accelerator.process_index}.pt")
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(scratch, folder)
+            for old in sorted_checkpoints(self.folder)[: -max(self.settings.save_total_limit, 1)]:
+                shutil.rmtree(old)
+        accelerator.wait_for_everyone()
+
+    def _load(self, folder: Path) -> None:
+        about = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        if about["processes"] != self.accelerator.num_processes:
+            raise PretrainingError(
+                f"{folder} was written by {about['processes']} processes: it cannot go on with "
+                f"{self.accelerator.num_processes}"
+            )
+        for name, value in about["settings"].items():
+            if getattr(self.settings, name) != value:
+                raise PretrainingError(
+                    f"{folder} was trained with {name}={value}: it cannot go on with {getattr(self.settings, name)}"
+                )
+        self.step, self.predictions, self.seconds = about["step"], about["predictions"], about["seconds"]
+        self.history = about["history"]
+        loaded = ElmoForPreTraining.from_pretrained(folder)
+        self.model.load_state_dict(loaded.state_dict())
+        states = torch.load(folder / "optimizers.pt", map_location="cpu", weights_only=True)
+        for part, saved in ((self.optimizers, states["optimizers"]), (self.schedules, states["schedules"])):
+            for target, state in zip(part, saved, strict=True):
+                target.load_state_dict(state)
+        mine = torch.load(
+            folder / f"process-{self.accelerator.process_index}.pt",
+            map_location="cpu",
+            weights_only=True,
+        )
+        self.position = None if mine["position"] is None else _as_state(mine["position"])
+        device = self.accelerator.device
+        self.carried = [
+            None if states is None else (states[0].to(device), states[1].to(device)) for states in mine["carried"]
+        ]
+        torch.set_rng_state(mine["random"])
+        if mine["random_cuda"] is not None:
+            torch.cuda.set_rng_state(mine["random_cuda"])
+
+    def finish(self) -> dict[str, Any]:
+        """The last evaluation, the final folder, the results; returns the results."""
+        results: dict[str, Any] = dict(self.evaluate())
+        peak = gather_object([peak_memory_mb()])
+        results |= {
+            "train_steps": self.step,
+            "train_words": self.predictions,
+            "train_seconds": self.seconds,
+            "train_words_per_second": self.predictions / self.seconds if self.seconds else 0.0,
+            "train_loss": next((e["train_loss"] for e in reversed(self.history) if "train_loss" in e), None),
+            "parameters": sum(parameter.numel() for parameter in self.model.elmo.parameters()),
+            "vocab_size": len(self.tokenizer),
+            "peak_memory_mb": max(peak),
+            "processes": self.accelerator.num_processes,
+        }
+        if self.accelerator.is_main_process:
+            scratch = self.folder / ".final"
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            self.tokenizer.save_pretrained(scratch)
+            (self.model if self.settings.save_softmax else self.model.elmo).save_pretrained(scratch)
+            write_whole(scratch / "README.md", model_card(self.settings, results))
+            write_whole(scratch / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
+            write_whole(scratch / HISTORY_FILE, "".join(json.dumps(entry) + "\n" for entry in self.history))
+            draw_curve(self.history, scratch / "perplexity.png")
+            for file in sorted(scratch.iterdir()):
+                os.replace(file, self.folder / file.name)
+            scratch.rmdir()
+        self.accelerator.wait_for_everyone()
+        return results
+
+
+def predictions_sentences(folder: Path) -> int:
+    return json.loads((folder / "corpus.json").read_text(encoding="utf-8"))["sentences"]
+
+
+def _as_lists(state: State) -> list[Any]:
+    return [state.epoch, state.block, [None if place is None else list(place) for place in state.lanes]]
+
+
+def _as_state(lists: list[Any]) -> State:
+    epoch, block, lanes = lists
+    return State(epoch, block, tuple(None if place is None else Place(*place) for place in lanes))
+
+
+def sorted_checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints, oldest first."""
+    found = [path for path in folder.glob(f"{CHECKPOINT}*") if path.name.removeprefix(CHECKPOINT).isdigit()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(CHECKPOINT)))
+
+
+def find_checkpoint(settings: Settings) -> Path | None:
+    """The checkpoint to go on from, if any. An output folder with checkpoints is not begun anew unasked."""
+    checkpoints = sorted_checkpoints(Path(settings.output_dir))
+    wanted = settings.resume_from_checkpoint
+    if wanted is None:
+        if checkpoints and not settings.overwrite_output_dir:
+            raise PretrainingError(
+                f"{settings.output_dir} has checkpoints: go on with --resume_from_checkpoint last, or begin anew with "
+                "--overwrite_output_dir"
+            )
+        return None
+    if wanted == "last":
+        if not checkpoints:
+            raise PretrainingError(f"{settings.output_dir} has no checkpoint to go on from")
+        return checkpoints[-1]
+    if not Path(wanted, STATE_FILE).is_file():
+        raise PretrainingError(f"{wanted}: no checkpoint of this program")
+    return Path(wanted)
+
+
+def peak_memory_mb() -> float:
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def draw_curve(history: list[dict[str, Any]], path: Path) -> None:
+    """Held-out perplexity over the words read, where there is matplotlib and more than one evaluation."""
+    entries = [entry for entry in history if "eval_perplexity" in entry]
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    if len(entries) < 2:
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for name, label in (("forward", "forward"), ("backward", "backward")):
+        axes.plot(
+            [entry["words"] / 1e6 for entry in entries],
+            [entry[f"eval_perplexity_{name}"] for entry in entries],
+            marker=".",
+            label=label,
+        )
+    axes.set_yscale("log")
+    axes.set_xlabel("million words read")
+    axes.set_ylabel("held-out perplexity, full softmax")
+    axes.legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def model_card(settings: Settings, results: dict[str, Any]) -> str:
+    """What the model is, from the run's own settings and results."""
+    text = ", ".join(Path(file).name for file in settings.train_file) or settings.dataset_name
+    held_out = ", ".join(Path(file).name for file in settings.validation_file) or settings.validation_split
+    rows = [f"| {name} | {value:,.2f} |" if isinstance(value, float) else f"| {name} | {value} |" for name, value in results.items()]
+    recipe = {
+        name: value
+        for name, value in dataclasses.asdict(settings).items()
+        if name not in ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
+        and value != next(f for f in dataclasses.fields(Settings) if f.name == name).default
+        and value not in ([], None)
+    }
+    recipe["config"] = settings.elmo_config()
+    recipe.pop("config_overrides", None)
+    origin = f", beginning with the weights of {Path(settings.model_name_or_path).name}" if settings.model_name_or_path else ""
+    return f"""---
+library_name: transformers
+tags:
+- elmo
+- feature-extraction
+---
+
+# ELMo
+
+Contextual word vectors from a bidirectional LSTM language model, trained on {text}{origin}.
+
+```python
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+vectors = model(**tokenizer("The bank of the river.", return_tensors="pt")).last_hidden_state
+```
+
+## Results
+
+Perplexities are of {held_out or "no held-out text"}, under the full softmax over the vocabulary; words outside it count as one.
+
+| | |
+|---|---|
+{chr(10).join(rows)}
+
+## Recipe
+
+```yaml
+{yaml.safe_dump(recipe, sort_keys=False).strip()}
+```
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    torch.sparse.check_sparse_tensor_invariants.disable()  # sparse gradients are ours and the optimizer's
+    try:
+        settings = read_settings(arguments)
+        Path(settings.output_dir).mkdir(parents=True, exist_ok=True)
+        trackers = [name for name in settings.report_to.split(",") if name and name != "none"]
+        several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+        if not several and "MASTER_PORT" in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True":
+            print(
+                "note: accelerate launch --cpu starts one process only; several, on CPUs too, are started by accelerate "
+                "launch --multi_gpu --num_processes 2, or by torchrun --nproc_per_node 2",
+                file=sys.stderr,
+            )
+        accelerator = Accelerator(
+            cpu=several and not torch.accelerator.is_available(),  # else processes on CPUs do not find each other
+            mixed_precision=settings.mixed_precision,
+            log_with=trackers or None,
+            project_config=ProjectConfiguration(settings.output_dir, logging_dir=str(Path(settings.output_dir, "logs"))),
+        )
+        if accelerator.is_main_process:
+            print(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
+        run = Run(settings, accelerator)
+        if trackers:
+            flat = {k: v if isinstance(v, (int, float, str, bool)) else str(v) for k, v in vars(settings).items()}
+            accelerator.init_trackers("elmo", config=flat)
+
+        def stop(number: int, _: Any) -> None:
+            run.stop_signal = number
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        if accelerator.is_main_process:
+            model = run.model
+            print(
+                f"{sum(p.numel() for p in model.elmo.parameters()):,} parameters and a softmax of "
+                f"{model.softmax.weight.numel() + model.softmax.bias.numel():,} over {len(run.tokenizer):,} words; "
+                f"{run.max_steps:,} steps, from step {run.step:,}"
+            )
+        how = run.train()
+        if how == "stopped":
+            if accelerator.is_main_process:
+                print(f"stopped after step {run.step:,}, saved: go on with --resume_from_checkpoint last", file=sys.stderr)
+            return 128 + (run.stop_signal or signal.SIGTERM)
+        results = run.finish()
+        accelerator.end_training()
+    except (PretrainingError, CorpusError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    if accelerator.is_main_process:
+        print(json.dumps(results, indent=1))
+        print(f"\nWrote {settings.output_dir}. Next:\n  elmo embed sentences.txt --model {settings.output_dir} --output vectors.h5")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
