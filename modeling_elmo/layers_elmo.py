@@ -30,7 +30,7 @@ from .recurrence_elmo import (
 # Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
 HASH_BASE = 0x5851F42D4C957F2D
 # Words whose character windows go through one product: enough to fill it, few enough to be of about one length.
-WORDS_A_PRODUCT = 16
+WORDS_A_PRODUCT = 64
 # Memory for the vectors of words seen before.
 CACHE_BYTES = 1 << 26
 
@@ -279,23 +279,29 @@ class ElmoLanguageModel(nn.Module):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
         self.use_skip_connections = config.use_skip_connections
-        self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(ElmoLstmLayer(config) for _ in range(config.num_hidden_layers))
 
     # A loop over time steps has as many shapes as there are batches: traced, it would be compiled anew for each.
     @torch.compiler.disable
     def forward(
-        self, words: Tensor, index: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int]
+        self,
+        words: Tensor,
+        index: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        batch_sizes: Sequence[int],
+        noise: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """words (U, P) of which word k is `words[index[k]]`, hidden (L, S, P), cell (L, S, M) -> L outputs (N, P),
-        final hidden and cell likewise.
+        final hidden and cell likewise. The input of each layer is multiplied by its part of `noise` (L, N, P).
         """
         outputs, final = [], []
         word_index: Tensor | None = index
-        if self.training and self.dropout.p > 0:  # each occurrence of a word loses values of its own
+        if noise is not None:  # each occurrence of a word loses values of its own
             words, word_index = words[index], None
         for number, layer in enumerate(self.layers):
-            words = self.dropout(words)
+            if noise is not None:
+                words = words * noise[number]
             output, layer_hidden, layer_cell = layer(words, hidden[number], cell[number], batch_sizes, word_index)
             words = output + words if self.use_skip_connections and number > 0 else output
             word_index = None

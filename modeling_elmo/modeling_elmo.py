@@ -15,6 +15,7 @@ backward one the word before.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,16 @@ from .layers_elmo import (
     distinct_rows,
     pack,
 )
-from .recurrence_elmo import PairedLayer, States, paired_recurrence, runs_compiled, runs_packed, side_by_side
+from .recurrence_elmo import (
+    PairedLayer,
+    States,
+    paired_recurrence,
+    runs_compiled,
+    runs_packed,
+    side_by_side,
+    train_side_by_side,
+    trains_side_by_side,
+)
 from .softmax_elmo import ElmoSoftmax, Negatives, draw_negatives
 from .tokenization_elmo import SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, ElmoTokenizer
 
@@ -258,17 +268,35 @@ class ElmoModel(ElmoPreTrainedModel):
         Returns, for each, the L + 1 layers (N, P) and the final states.
         """
         models = (self.forward_lm, self.backward_lm)
+        noise = None
+        if self.forward_lm.training and self.config.dropout > 0:
+            shape = (2, self.config.num_hidden_layers, index.shape[1], words.shape[1])
+            noise = F.dropout(words.new_ones(shape), self.config.dropout)
 
-        def run(direction: int) -> tuple[list[Tensor], States]:
-            states = (state[direction][:, packing.order] for state in start_states)
-            outputs, hidden, cell = models[direction](words, index[direction], *states, packing.batch_sizes)
-            return [words[index[direction]], *outputs], (hidden, cell)
+        def run(direction: int, words: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+            """The L + 1 layers and the final states."""
+            outputs, *final = models[direction](
+                words,
+                index[direction],
+                hidden[direction][:, packing.order],
+                cell[direction][:, packing.order],
+                packing.batch_sizes,
+                None if noise is None else noise[direction],
+            )
+            return words[index[direction]], *outputs, *final
 
-        if not all(runs_packed(model, words, *start_states) for model in models):
-            return [run(0), run(1)]
-        if len(packing.order) == 1 and not self._runs_compiled():
-            return self._read_one_sentence(words[index], start_states)
-        return side_by_side(lambda: run(0), lambda: run(1))
+        forward, backward = partial(run, 0), partial(run, 1)
+        inputs = (words, *start_states)
+        if all(runs_packed(model, *inputs) for model in models):
+            if len(packing.order) == 1 and not self._runs_compiled():
+                return self._read_one_sentence(words[index], start_states)
+            results = side_by_side(lambda: forward(*inputs), lambda: backward(*inputs))
+        elif trains_side_by_side(*inputs) and not self.is_gradient_checkpointing:
+            parameters = tuple(list(model.parameters()) for model in models)
+            results = train_side_by_side(forward, backward, inputs, parameters)
+        else:
+            results = [forward(*inputs), backward(*inputs)]
+        return [(list(layers), (hidden, cell)) for *layers, hidden, cell in results]
 
     def _runs_compiled(self) -> bool:
         layer = self.forward_lm.layers[0]

@@ -91,12 +91,15 @@ class _Recurrence(torch.autograd.Function):
         words, cells = gates_of_inputs.shape[0], cell.shape[1]
         gates = torch.empty_like(gates_of_inputs)  # after their activations
         memory = gates.new_empty(words, cells)
+        squashed = gates.new_empty(words, cells)  # tanh of the memory
         outputs = gates.new_empty(words, hidden.shape[1])
         first_hidden, first_cell = hidden, cell
         final_hidden, final_cell = hidden.clone(), cell.clone()
         for start, end in _steps(batch_sizes):
             size = end - start
-            hidden, cell = hidden[:size], cell[:size]
+            if size < len(hidden):  # sentences have ended
+                final_hidden[size : len(hidden)], final_cell[size : len(cell)] = hidden[size:], cell[size:]
+                hidden, cell = hidden[:size], cell[:size]
             step = gates[start:end]
             torch.addmm(gates_of_inputs[start:end], hidden, recurrent.T, out=step)
             i, j, f, o = step.chunk(4, dim=1)
@@ -107,18 +110,19 @@ class _Recurrence(torch.autograd.Function):
             cell = torch.mul(f, cell, out=memory[start:end]).addcmul_(i, j)
             if cell_clip is not None:
                 cell.clamp_(-cell_clip, cell_clip)
-            hidden = torch.mm(o * torch.tanh(cell), projection.T, out=outputs[start:end])
+            torch.tanh(cell, out=squashed[start:end])
+            hidden = torch.mm(o * squashed[start:end], projection.T, out=outputs[start:end])
             if projection_clip is not None:
                 hidden.clamp_(-projection_clip, projection_clip)
-            final_hidden[:size], final_cell[:size] = hidden, cell
-        ctx.save_for_backward(gates, memory, outputs, first_hidden, first_cell, recurrent, projection)
+        final_hidden[: len(hidden)], final_cell[: len(cell)] = hidden, cell
+        ctx.save_for_backward(gates, memory, squashed, outputs, first_hidden, first_cell, recurrent, projection)
         ctx.batch_sizes, ctx.cell_clip, ctx.projection_clip = batch_sizes, cell_clip, projection_clip
         return outputs, final_hidden, final_cell
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
-        gates, memory, outputs, first_hidden, first_cell, recurrent, projection = ctx.saved_tensors
+        gates, memory, squashed, outputs, first_hidden, first_cell, recurrent, projection = ctx.saved_tensors
         d_gates = torch.empty_like(gates)
         d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
         d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
@@ -133,9 +137,9 @@ class _Recurrence(torch.autograd.Function):
             if ctx.projection_clip is not None:
                 d_step.mul_(outputs[start:end].abs() < ctx.projection_clip)
             d_memory = d_step @ projection  # of sigmoid(o) * tanh(c), for now
-            squashed = torch.tanh(memory[start:end])
-            torch.mul(d_memory, squashed, out=d_o).mul_(o).mul_(1 - o)
-            d_memory.mul_(o).mul_(1 - squashed.square()).add_(d_cell[:size])
+            of_step = squashed[start:end]
+            torch.mul(d_memory, of_step, out=d_o).mul_(o).mul_(1 - o)
+            d_memory.mul_(o).mul_(1 - of_step.square()).add_(d_cell[:size])
             if ctx.cell_clip is not None:
                 d_memory.mul_(memory[start:end].abs() < ctx.cell_clip)
             torch.mul(d_memory, previous, out=d_f).mul_(f).mul_(1 - f)
@@ -149,7 +153,7 @@ class _Recurrence(torch.autograd.Function):
             before = torch.cat([source[: end - start] for source, (start, end) in zip(sources, steps, strict=True)])
             d_recurrent = d_gates.T @ before
         if ctx.needs_input_grad[4] and steps:
-            d_projection = d_projected.T @ (gates[:, -memory.shape[1] :] * torch.tanh(memory))
+            d_projection = d_projected.T @ (gates[:, -memory.shape[1] :] * squashed)
         return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None
 
 
@@ -200,6 +204,72 @@ def side_by_side(first: Callable[[], Result], second: Callable[[], Result]) -> l
             return function()
 
     return list(_pool.executor().map(call, (first, second)))
+
+
+def trains_side_by_side(*inputs: Tensor) -> bool:
+    """Whether `train_side_by_side` may be used: with gradients, on a CPU, and outside of what is kept per thread."""
+    return (
+        torch.is_grad_enabled()
+        and torch.get_num_threads() > 1
+        and all(tensor.device.type == "cpu" for tensor in inputs)
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+class _TrainSideBySide(torch.autograd.Function):
+    """Two functions of the same inputs, each with its own graph, and a thread for each in both passes."""
+
+    @staticmethod
+    def forward(ctx: Any, functions: Sequence[Callable], parameters: Sequence[Sequence], count: int, *tensors: Tensor) -> tuple:
+        graphs = [[tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors[:count]] for _ in range(2)]
+
+        def call(side: int) -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                return functions[side](*graphs[side])
+
+        outputs = list(_pool.executor().map(call, range(2)))
+        ctx.graphs, ctx.parameters, ctx.outputs, ctx.count = graphs, parameters, outputs, count
+        return tuple(output.detach() for side in outputs for output in side)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *d_outputs: Tensor) -> tuple:
+        first = len(ctx.outputs[0])
+        gradients_of = (d_outputs[:first], d_outputs[first:])
+
+        def call(side: int) -> list[Tensor | None]:
+            wanted = [tensor for tensor in (*ctx.graphs[side], *ctx.parameters[side]) if tensor.requires_grad]
+            # Whether the outer graph is kept is not known here; if it is not, this one goes with it.
+            gradients = torch.autograd.grad(
+                ctx.outputs[side], wanted, gradients_of[side], retain_graph=True, allow_unused=True
+            )
+            found = iter(gradients)
+            everything = (*ctx.graphs[side], *ctx.parameters[side])
+            return [next(found) if tensor.requires_grad else None for tensor in everything]
+
+        sides = list(_pool.executor().map(call, range(2)))
+        count = ctx.count
+        of_inputs = [
+            second if first is None else first if second is None else first + second
+            for first, second in zip(sides[0][:count], sides[1][:count], strict=True)
+        ]
+        return None, None, None, *of_inputs, *sides[0][count:], *sides[1][count:]
+
+
+def train_side_by_side(
+    first: Callable[..., tuple[Tensor, ...]],
+    second: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor],
+    parameters: tuple[Sequence[Tensor], Sequence[Tensor]],
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Calls both functions with the inputs, at the same time, and computes their gradients at the same time.
+
+    Each may read, beside the inputs, the parameters that are given for it, and may draw no random numbers.
+    """
+    outputs = _TrainSideBySide.apply((first, second), parameters, len(inputs), *inputs, *parameters[0], *parameters[1])
+    half = len(outputs) // 2
+    return outputs[:half], outputs[half:]
 
 
 # Words whose gates are computed at once: bounds the memory of a batch, or of one endless sentence.

@@ -351,7 +351,7 @@ def make_optimizers(
     optimizers: list[torch.optim.Optimizer]
     if settings.optimizer == "adagrad":
         optimizers = [
-            torch.optim.Adagrad(parameters, lr=lr, initial_accumulator_value=INITIAL_ACCUMULATOR, foreach=False)
+            torch.optim.Adagrad(parameters, lr=lr, initial_accumulator_value=INITIAL_ACCUMULATOR)
             for parameters, lr in ((bilm, rate), (softmax, softmax_rate))
         ]
     else:
