@@ -2,9 +2,9 @@
 
     python benchmarks/training_step.py [--size small] [--lanes 64] [--window 20]
 
-The same biLM on the same running text, the same sampled softmax and optimizer on top of both. AllenNLP shipped no training
-for its ELMo; this is what its character encoder and LSTM would have given. It comes from its PyPI package: `make bench`
-fetches it.
+The same biLM on the same running text, the same sampled softmax and optimizer on top of both. AllenNLP shipped no
+training for its ELMo; this is what its character encoder and LSTM would have given. It comes from its PyPI package:
+`make bench` fetches it.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from modeling_elmo.softmax_elmo import draw_negatives
 
 sys.path.insert(0, str(ROOT / "training"))
 
-from data import LaneWindows  # noqa: E402
+from data import Block, LaneWindows
 
 
 class Sentences:
@@ -31,8 +31,6 @@ class Sentences:
         self.sentences, self.tokenizer = sentences, tokenizer
 
     def read(self, *_):
-        from data import Block
-
         for number, words in enumerate(self.sentences):
             back = words[::-1]
             yield Block(0, number, (["<S>", *words], ["</S>", *back]), ([*words, "</S>"], [*back, "<S>"]))
@@ -74,7 +72,11 @@ def main() -> None:
     def our_step() -> None:
         nonlocal states
         output = ours(
-            char_ids=batch.char_ids, word_index=batch.word_index, labels=batch.labels, states=states, negatives=negatives
+            char_ids=batch.char_ids,
+            word_index=batch.word_index,
+            labels=batch.labels,
+            states=states,
+            negatives=negatives,
         )
         output.loss.backward()
         our_optimizer.step()

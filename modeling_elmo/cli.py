@@ -197,7 +197,7 @@ def embed(
     Examples:
       elmo embed sentences.txt --model my-elmo --output vectors.h5 --layers all
       elmo embed reviews.csv --column review --raw --pooling mean --model my-elmo --output reviews.parquet
-      accelerate launch -m modeling_elmo.cli embed sentences.txt --model my-elmo --output vectors.parquet
+      torchrun --nproc_per_node 2 -m modeling_elmo.cli embed sentences.txt --model my-elmo --output vectors.parquet
     """
     from .embedding import EmbeddingError, embed_corpus, how_to_read
 
@@ -239,6 +239,72 @@ def embed(
     typer.echo("\nTo read it, in Python:")
     for line in how_to_read(output):
         typer.echo(f"  {line}")
+
+
+@app.command(short_help="How probable a model finds sentences.")
+def score(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A text file, a sentence a line, or - for standard input.")
+    ],
+    model: Annotated[
+        Path, typer.Option(metavar="DIR", help="A pretrained model with its softmax.", show_default=False)
+    ],
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized/--raw", help="Whether whitespace separates words, or raw text is split.")
+    ] = True,
+    per_word: Annotated[bool, typer.Option("--per-word", help="Show every word's log-probabilities too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write an object a line instead of a table.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Sentences computed at once.")] = 32,
+) -> None:
+    """Score sentences by both language models: log-probabilities and perplexities, a line each.
+
+    A sentence's log-probability is the mean of what the forward and the backward language model give it, its end or
+    beginning included. Words outside the vocabulary count as <UNK>. The perplexities of all lines together come
+    last, on standard error. Empty lines are passed over.
+
+    \b
+    Examples:
+      elmo score sentences.txt --model my-elmo
+      echo "The bank of the river ." | elmo score - --model my-elmo --per-word
+    """
+    from .folders import FolderError
+    from .scoring import load_scorer, score_lines
+
+    _quiet_transformers()
+    with _one_line_errors(FolderError, OSError, UnicodeDecodeError):
+        scorer, tokenizer = load_scorer(model)
+        for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json, batch_size):
+            typer.echo(line.text, err=line.is_summary)
+
+
+@app.command(short_help="Words that may stand at a place.")
+def substitutes(
+    sentence: Annotated[
+        str,
+        typer.Argument(metavar="SENTENCE", help="Text with one word in [brackets].", show_default=False),
+    ],
+    model: Annotated[
+        Path, typer.Option(metavar="DIR", help="A pretrained model with its softmax.", show_default=False)
+    ],
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many words.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Write an object a line.")] = False,
+) -> None:
+    """Show the words that both language models together find most probable at a place.
+
+    Neither reads the word that is there: one reads what is before it, the other what is after it.
+
+    \b
+    Example:
+      elmo substitutes "He sat on the [bank] of the river ." --model my-elmo
+    """
+    from .folders import FolderError
+    from .scoring import MarkError, load_scorer, substitute_lines
+
+    _quiet_transformers()
+    with _one_line_errors(FolderError, MarkError, OSError):
+        scorer, tokenizer = load_scorer(model)
+        for line in substitute_lines(sentence, scorer, tokenizer, count, as_json):
+            typer.echo(line)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
+from .folders import FolderError, first_line, load_folder
 from .modeling_elmo import ElmoModel, ElmoModelOutput
 from .tokenization_elmo import ElmoTokenizer
 
@@ -113,22 +114,11 @@ class ElmoEmbedder:
         cls, folder: StrPath, device: str | torch.device | None = None, **settings: Any
     ) -> "ElmoEmbedder":
         """An embedder of the model and tokenizer in a folder; `settings` as for the class."""
-        config_file = Path(folder) / "config.json"
-        if not config_file.is_file():
-            raise EmbeddingError(f"{folder}: no model folder: it has no config.json")
         try:
-            model_type = json.loads(config_file.read_bytes()).get("model_type")
-            if model_type != "elmo":
-                raise EmbeddingError(f"{folder}: the model is a {model_type!r}; expected 'elmo'")
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model, loading = AutoModel.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-        except EmbeddingError:
-            raise
-        except (OSError, ValueError, RuntimeError) as error:
-            raise EmbeddingError(f"{folder}: the model cannot be loaded: {_first_line(error)}") from error
-        # Without a mix of its own a model has the initial one, the average.
-        if missing := sorted(name for name in loading["missing_keys"] if not name.startswith("scalar_mix.")):
-            raise EmbeddingError(f"{folder}: the weights lack `{missing[0]}`")
+            # Without a mix of its own a model has the initial one, the average.
+            model, tokenizer = load_folder(folder, AutoModel, may_lack="scalar_mix.")
+        except FolderError as error:
+            raise EmbeddingError(str(error)) from error
         return cls(model.to(device), tokenizer, **settings)
 
     def embed(self, sentences: Iterable[Sentence]) -> Iterator[np.ndarray]:
@@ -382,7 +372,7 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
     try:
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
-        raise EmbeddingError(f"{path}: not a Parquet file: {_first_line(error)}") from error
+        raise EmbeddingError(f"{path}: not a Parquet file: {first_line(error)}") from error
     with file:
         name = _find_column(column, file.schema_arrow.names, str(path))
         number = 0
@@ -410,7 +400,7 @@ def _open_dataset(source: str, column: str | None, split: str | None) -> Corpus:
     try:
         loaded = load_from_disk(source) if is_saved else load_dataset(source)
     except (OSError, ValueError) as error:
-        raise EmbeddingError(f"{source}: no such file, nor a dataset: {_first_line(error)}") from error
+        raise EmbeddingError(f"{source}: no such file, nor a dataset: {first_line(error)}") from error
     if isinstance(loaded, DatasetDict):
         if split is None and len(loaded) == 1:
             split = next(iter(loaded))
@@ -650,10 +640,6 @@ def _require(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise EmbeddingError(f"this kind of file needs {module.split('.')[0]}: {INSTALL}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # ------------------------------------------------------------------------------------------------------------- run

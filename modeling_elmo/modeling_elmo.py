@@ -249,8 +249,9 @@ class ElmoModel(ElmoPreTrainedModel):
         """What each language model makes of words that are laid out for it, in the order in which it reads them.
 
         Word t of lane b is `char_ids[word_index[k, b, t]]` for the language model k, 0 forward and 1 backward, with
-        char_ids (U, C) and word_index (2, B, T). The mask (B, T) ends every lane; both have the same one. Returns the top
-        layers' outputs for the N words in packed order, each (N, P), the packing, and the states after the last word.
+        char_ids (U, C) and word_index (2, B, T). The mask (B, T) ends every lane; both have the same one. Returns the
+        top layers' outputs for the N words in packed order, each (N, P), the packing, and the states after the last
+        word.
         """
         packing = pack(mask)
         words = self.char_encoder(char_ids)
@@ -290,10 +291,10 @@ class ElmoModel(ElmoPreTrainedModel):
         if all(runs_packed(model, *inputs) for model in models):
             if len(packing.order) == 1 and not self._runs_compiled():
                 return self._read_one_sentence(words[index], start_states)
-            results = side_by_side(lambda: forward(*inputs), lambda: backward(*inputs))
+            results: Sequence[tuple[Tensor, ...]] = side_by_side(lambda: forward(*inputs), lambda: backward(*inputs))
         elif trains_side_by_side(*inputs) and not self.is_gradient_checkpointing:
-            parameters = tuple(list(model.parameters()) for model in models)
-            results = train_side_by_side(forward, backward, inputs, parameters)
+            own = (list(self.forward_lm.parameters()), list(self.backward_lm.parameters()))
+            results = train_side_by_side(forward, backward, inputs, own)
         else:
             results = [forward(*inputs), backward(*inputs)]
         return [(list(layers), (hidden, cell)) for *layers, hidden, cell in results]
@@ -460,6 +461,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
     no more words than that, it is full.
     """
 
+    # Trainer counts labels; there is one prediction less in every sentence.
+    accepts_loss_kwargs = False
+
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.elmo = ElmoModel(config, add_mix=False)
@@ -491,8 +495,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             char_ids (`(B, T, C)`, for lanes `(U, C)`):
                 Characters of the words of sentences with their markers; for lanes, of the distinct words.
             attention_mask (`(B, T)`, *optional*):
-                1 for real words. Of sentences, by default, the words whose characters are not all 0; of lanes, those with
-                a label.
+                1 for real words. Of sentences, by default, the words whose characters are not all 0; of lanes, those
+                with a label.
             labels (`(B, T)`, for lanes `(2, B, T)`, *optional*):
                 Ids of the words, -100 where nothing is to be predicted. Sentences have a word's own id at each
                 position; lanes the id to predict there, forward before backward.
@@ -518,8 +522,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 raise ValueError("lanes need `labels`")
             mask = (labels[0] != IGNORED) if attention_mask is None else attention_mask.bool()
             hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states)
-            targets = labels.flatten(1)[:, packing.forward_index]
-            losses = self._losses(hidden, list(targets), negatives, num_items_in_batch)
+            wanted = labels.flatten(1)[:, packing.forward_index]
+            losses = self._losses(hidden, list(wanted), negatives, num_items_in_batch)
             return ElmoForPreTrainingOutput(*losses, states=states)
 
         output = self.elmo(
@@ -535,9 +539,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         rest = {"hidden_states": output.hidden_states if keeps_layers else None, "states": output.states}
         if labels is None:
             forward_logits, backward_logits = (self.softmax(self.dropout(half)) for half in top)
-            return ElmoForPreTrainingOutput(
-                forward_logits=forward_logits, backward_logits=backward_logits, **rest
-            )
+            return ElmoForPreTrainingOutput(forward_logits=forward_logits, backward_logits=backward_logits, **rest)
         if labels.shape != char_ids.shape[:2]:
             raise ValueError(f"`labels` must be {tuple(char_ids.shape[:2])}, got {tuple(labels.shape)}")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
@@ -581,8 +583,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
     def score(
         self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, batch_size: int = 32
     ) -> list[SentenceScore]:
-        """What the language models make of sentences, each a text or its words. A word outside the vocabulary counts as
-        `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
+        """What the language models make of sentences, each a text or its words. A word outside the vocabulary counts
+        as `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
         """
         scores: list[SentenceScore] = []
         was_training = self.training

@@ -3,8 +3,8 @@
 `plain_recurrence` is the definition, and what autocast and tracing get. `_Recurrence` is its training form: it keeps
 only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
 `packed_recurrence` is its inference form on a CPU: weights in the layout oneDNN multiplies fastest, everything else in
-place. For a single sentence there are two: `compiled_recurrence` where numba is installed, and `paired_recurrence`, both
-directions at once, where it is not.
+place. For a single sentence there are two: `compiled_recurrence` where numba is installed, and `paired_recurrence`,
+both directions at once, where it is not.
 
 Shapes: N packed words, S sentences, P projection, M memory cells. Gates are in the order i, j, f, o.
 """
@@ -221,8 +221,12 @@ class _TrainSideBySide(torch.autograd.Function):
     """Two functions of the same inputs, each with its own graph, and a thread for each in both passes."""
 
     @staticmethod
-    def forward(ctx: Any, functions: Sequence[Callable], parameters: Sequence[Sequence], count: int, *tensors: Tensor) -> tuple:
-        graphs = [[tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors[:count]] for _ in range(2)]
+    def forward(
+        ctx: Any, functions: Sequence[Callable], parameters: Sequence[Sequence], count: int, *tensors: Tensor
+    ) -> tuple:
+        graphs = [
+            [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors[:count]] for _ in range(2)
+        ]
 
         def call(side: int) -> tuple[Tensor, ...]:
             with torch.enable_grad():

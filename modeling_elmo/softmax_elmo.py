@@ -1,7 +1,7 @@
-"""The softmax over words: sampled while it trains, so that a step costs the same for any vocabulary, and full otherwise.
+"""The softmax over words: sampled in training, so that a step costs the same for any vocabulary, and full otherwise.
 
-Word ids are in order of falling frequency, which is what the sampling takes its probabilities from. Id 0 is padding: it
-is never predicted and never sampled.
+Word ids are in order of falling frequency, which is what the sampling takes its probabilities from. Id 0 is padding:
+it is never predicted and never sampled.
 
 Shapes: N predictions, P projection, V words of the vocabulary, K sampled words.
 """
@@ -69,8 +69,8 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, true: Tensor, weight: Tensor, bias: Tensor, hits: Tensor, hit_words: Tensor
     ) -> Tensor:
-        """hidden (N, P), true (N,) logits, weight (K, P) and bias (K,) of the other words; predictions `hits` and words
-        `hit_words` are pairs in which the other word is the true one, which counts only once.
+        """hidden (N, P), true (N,) logits, weight (K, P) and bias (K,) of the other words; predictions `hits` and
+        words `hit_words` are pairs in which the other word is the true one, which counts only once.
         """
         needs_gradients = any(ctx.needs_input_grad)
         d_hidden, d_true = torch.empty_like(hidden), torch.empty_like(true)
@@ -138,7 +138,7 @@ class ElmoSoftmax(nn.Module):
         return logits.index_fill(-1, torch.zeros(1, dtype=torch.long, device=logits.device), -math.inf)
 
     def loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
-        """The sum of -log p(target) over hidden (N, P) and targets (N,): of all words or, with negatives, estimated."""
+        """The sum of -log p(target), hidden (N, P) and targets (N,), among all words; with negatives, an estimate."""
         if negatives is not None:
             return self._sampled_loss(hidden, targets, negatives)
         if torch.is_grad_enabled() and (hidden.requires_grad or self.weight.requires_grad):

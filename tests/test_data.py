@@ -1,4 +1,4 @@
-"""The corpus for pretraining: every word of every epoch once, in lanes that read on, whatever the number of processes."""
+"""The corpus for pretraining: every word of every epoch once, in lanes that read on, by any number of processes."""
 
 import itertools
 import json
@@ -64,7 +64,7 @@ def count_predicted(windows, tokenizer) -> tuple[Counter, Counter]:
 
 
 def expected_counts(epochs: int = 1) -> tuple[Counter, Counter]:
-    words = Counter({word: epochs for word in WORDS})
+    words = Counter(dict.fromkeys(WORDS, epochs))
     return words + Counter({"</S>": epochs * len(SENTENCES)}), words + Counter({"<S>": epochs * len(SENTENCES)})
 
 
@@ -164,7 +164,7 @@ def test_long_sentences_are_cut_in_sentence_mode(tokenizer):
 
 
 def test_a_worker_process_gives_the_same_windows(tokenizer):
-    alone = [w for w in LaneWindows(make_reader(tokenizer), 4, 6)]
+    alone = list(LaneWindows(make_reader(tokenizer), 4, 6))
     ahead = list(prefetch(LaneWindows(make_reader(tokenizer), 4, 6), workers=1))
     for one, other in zip(alone, ahead, strict=True):
         assert one[0].state == other[0].state
@@ -224,7 +224,7 @@ def test_a_saved_data_set_is_opened_by_its_folder_split_and_column(tokenizer, tm
     datasets.DatasetDict({"train": made, "held": made.select([1])}).save_to_disk(tmp_path / "set")
     corpus = open_corpus(dataset_name=str(tmp_path / "set"), split="held", column="line")
     assert [row["line"] for row in corpus.rows] == ["c"]
-    with pytest.raises(CorpusError, match="several columns.*line, other"):
+    with pytest.raises(CorpusError, match=r"several columns.*line, other"):
         open_corpus(dataset_name=str(tmp_path / "set"))
     with pytest.raises(CorpusError, match="no column `text`"):
         open_corpus(dataset_name=str(tmp_path / "set"), column="text")

@@ -47,8 +47,8 @@ def tokenizer() -> ElmoTokenizer:
 def make_model(saturated: bool = False, recurrence: float = 0.25, seed: int = 0, **changes) -> ElmoModel:
     """A tiny model in eval mode. Every weight is random, biases and mix included, so that none hides a mistake.
 
-    A saturated one has open gates and a strong projection, so that cells and outputs run into their clips. Its recurrent
-    weights are scaled by `recurrence`: at 1 what it feeds back is so strong that it amplifies rounding.
+    A saturated one has open gates and a strong projection, so that cells and outputs run into their clips. Its
+    recurrent weights are scaled by `recurrence`: at 1 what it feeds back is so strong that it amplifies rounding.
     """
     torch.manual_seed(seed)
     model = ElmoModel(ElmoConfig(**{**TINY, **changes})).eval()

@@ -37,12 +37,16 @@ def targets() -> torch.Tensor:
 def by_hand(softmax: ElmoSoftmax, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """-log p of the targets, word by word, among all words but padding."""
     logits = hidden @ softmax.weight.T + softmax.bias
-    return torch.stack([torch.logsumexp(row[1:], 0) - row[target] for row, target in zip(logits, targets, strict=True)])
+    return torch.stack(
+        [torch.logsumexp(row[1:], 0) - row[target] for row, target in zip(logits, targets, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("logits_at_once", [7, 130, 1 << 23])
 @pytest.mark.parametrize("words_at_once", [13, 1 << 14])
-def test_the_full_loss_equals_the_one_by_hand_whatever_the_chunks(logits_at_once, words_at_once, hidden, targets, monkeypatch):
+def test_the_full_loss_equals_the_one_by_hand_whatever_the_chunks(
+    logits_at_once, words_at_once, hidden, targets, monkeypatch
+):
     monkeypatch.setattr("modeling_elmo.softmax_elmo.LOGITS_AT_ONCE", logits_at_once)
     monkeypatch.setattr("modeling_elmo.softmax_elmo.WORDS_AT_ONCE", words_at_once)
     softmax = make_softmax()
@@ -104,7 +108,7 @@ def test_sampled_words_are_different_sorted_and_never_padding():
         ids, tries, _ = draw_negatives(1000, 300, torch.Generator().manual_seed(seed))
         assert len(ids) == 300 <= tries
         assert (ids[1:] > ids[:-1]).all()
-        assert 1 <= ids[0]
+        assert ids[0] >= 1
         assert ids[-1] < 1000
 
 
@@ -135,8 +139,8 @@ def test_more_words_than_there_are_cannot_be_drawn(count):
 @pytest.mark.parametrize("corrected", [True, False])
 def test_the_mean_of_sampled_gradients_is_the_full_gradient_within_sampling_error(corrected, monkeypatch):
     """Where words are predicted about as often as they are sampled. Without the correction for how often they are, the
-    same comparison fails by far. (The estimate is consistent rather than unbiased: with many more repetitions than these
-    a difference of a thousandth shows, which shrinks as more words are sampled.)
+    same comparison fails by far. (The estimate is consistent rather than unbiased: with many more repetitions than
+    these a difference of a thousandth shows, which shrinks as more words are sampled.)
     """
     if not corrected:
         monkeypatch.setattr(

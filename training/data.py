@@ -1,8 +1,9 @@
 """A corpus for pretraining: rows of text -> sentences -> blocks -> lanes -> windows.
 
-A block is some consecutive rows; every epoch shuffles the blocks by seed and deals them out to the processes. A lane reads
-block after block from beginning to end, a window at a time, so that the states it carries belong to the text before. Its
-backward half reads the same sentences in the same order, each in reverse: what it carries is what it has read.
+A block is some consecutive rows; every epoch shuffles the blocks by seed and deals them out to the processes. A lane
+reads block after block from beginning to end, a window at a time, so that the states it carries belong to the text
+before. Its backward half reads the same sentences in the same order, each in reverse: what it carries is what it has
+read.
 
 In sentence mode every sentence is an example of its own that starts from zero states.
 
@@ -111,9 +112,10 @@ def open_corpus(
             if len(formats) > 1:
                 raise CorpusError(f"files of one corpus must be of one format, got {' and '.join(sorted(formats))}")
             rows = datasets.load_dataset(formats.pop(), data_files=list(files), split="train", streaming=streaming)
-        elif Path(str(dataset_name), "dataset_info.json").is_file() or Path(
-            str(dataset_name), "dataset_dict.json"
-        ).is_file():
+        elif (
+            Path(str(dataset_name), "dataset_info.json").is_file()
+            or Path(str(dataset_name), "dataset_dict.json").is_file()
+        ):
             loaded = datasets.load_from_disk(dataset_name)
             rows = loaded[split] if isinstance(loaded, datasets.DatasetDict) else loaded
             rows = rows.to_iterable_dataset() if streaming else rows
@@ -359,14 +361,18 @@ class Window(NamedTuple):
         return int((self.labels[0] != IGNORED).sum())
 
 
-def encode_window(inputs: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], tokenizer: ElmoTokenizer) -> Window:
+def encode_window(
+    inputs: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], tokenizer: ElmoTokenizer
+) -> Window:
     """2 x B lanes of words, the forward ones first, each of at most T words -> a window."""
     lanes, width = len(inputs) // 2, max((len(lane) for lane in inputs), default=0)
     rows: dict[str, int] = {}
     index = torch.zeros(2 * lanes, width, dtype=torch.long)
     labels = torch.full((2 * lanes, width), IGNORED)
     for number, (read, predicted) in enumerate(zip(inputs, targets, strict=True)):
-        index[number, : len(read)] = torch.tensor([rows.setdefault(word, len(rows)) for word in read], dtype=torch.long)
+        index[number, : len(read)] = torch.tensor(
+            [rows.setdefault(word, len(rows)) for word in read], dtype=torch.long
+        )
         labels[number, : len(read)] = torch.tensor(tokenizer.convert_tokens_to_ids(predicted), dtype=torch.long)
     char_ids = torch.from_numpy(tokenizer.words_to_char_ids(list(rows)))
     return Window(char_ids, index.unflatten(0, (2, lanes)), labels.unflatten(0, (2, lanes)))
@@ -398,7 +404,9 @@ class LaneWindows(IterableDataset):
         count = self.lanes * self.groups
         state = self.state or State(0, 0, (None,) * count)
         if len(state.lanes) != count:
-            raise CorpusError(f"the run was begun with {len(state.lanes)} lanes a process: it cannot go on with {count}")
+            raise CorpusError(
+                f"the run was begun with {len(state.lanes)} lanes a process: it cannot go on with {count}"
+            )
         held = [(place.epoch, place.block) for place in state.lanes if place is not None]
         blocks = self.reader.read(state.epoch, state.block, held)
         found: dict[tuple[int, int], Block] = {}

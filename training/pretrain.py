@@ -1,15 +1,14 @@
 """Pretrains an ELMo on text, on a laptop or a cluster.
 
-    python training/pretrain.py tiny --train_file corpus.txt --validation_file heldout.txt --output_dir runs/tiny
-    accelerate launch training/pretrain.py mini --train_file corpus.txt --validation_file heldout.txt --output_dir runs/mini
+    python training/pretrain.py tiny --train_file text.txt --validation_file held.txt --output_dir runs/tiny
+    accelerate launch training/pretrain.py mini --train_file text.txt --validation_file held.txt --output_dir runs/mini
     accelerate launch training/pretrain.py runs/mini.yaml --resume_from_checkpoint last
 
-The first argument is a recipe: a YAML file of the settings below, or the name of one in training/recipes (tiny, mini, small,
-original). Settings on the command line win. The result is a folder for `from_pretrained`.
+The first argument is a recipe: a YAML file of the settings below, or the name of one in training/recipes (tiny, mini,
+small, original). Settings on the command line win. The result is a folder for `from_pretrained`.
 """
 
 import dataclasses
-import difflib
 import json
 import math
 import os
@@ -19,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from accelerate.utils import ProjectConfiguration, gather_object, set_seed
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
-from transformers import AutoTokenizer, HfArgumentParser, get_scheduler
+from transformers import AutoTokenizer, get_scheduler
 from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
@@ -49,11 +47,11 @@ from data import (
     open_corpus,
     prefetch,
 )
+from settings import PretrainingError, Settings, read_settings
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.softmax_elmo import Negatives
 
-RECIPES = Path(__file__).parent / "recipes"
 CHECKPOINT = "checkpoint-"
 STATE_FILE = "pretraining_state.json"
 VOCABULARY_FILE = "vocab.txt"
@@ -66,161 +64,6 @@ INITIAL_ACCUMULATOR = 1.0
 BAD_INPUT = 2
 
 States = tuple[Tensor, Tensor]
-
-
-class PretrainingError(ValueError):
-    """Settings or input that cannot be trained on. The message is one line and names what is wrong."""
-
-
-@dataclass
-class Settings:
-    """Everything a recipe or the command line can set."""
-
-    output_dir: str = field(metadata={"help": "Where checkpoints and the final folder go."})
-    # The text
-    train_file: list[str] = field(
-        default_factory=list, metadata={"help": "Text files, a sentence a line; or .jsonl, .csv, .parquet."}
-    )
-    validation_file: list[str] = field(default_factory=list, metadata={"help": "Held-out text, for perplexities."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of files: a data set's folder or name on the Hub."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "The data set's configuration."})
-    train_split: str = field(default="train", metadata={"help": "Its split to train on."})
-    validation_split: str | None = field(default=None, metadata={"help": "Its held-out split."})
-    column: str | None = field(default=None, metadata={"help": "Where the text is; by default text, or the only column."})
-    streaming: bool = field(default=False, metadata={"help": "Read the text as it comes instead of indexing it first."})
-    documents: bool = field(
-        default=False, metadata={"help": "Rows are documents, a sentence a line, rather than sentences."}
-    )
-    raw: bool = field(default=False, metadata={"help": "The tokenizer splits the text; by default whitespace does."})
-    # The vocabulary
-    vocab_file: str | None = field(
-        default=None, metadata={"help": "Words to predict, one a line, frequent ones first. Else they are counted."}
-    )
-    min_count: int = field(default=3, metadata={"help": "A word of the vocabulary occurs this often at least."})
-    max_vocab_size: int = field(default=800_000, metadata={"help": "The largest vocabulary that is made."})
-    # The model
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Go on from this folder's weights: domain tuning. A vocabulary of its own is kept."}
-    )
-    config: Any = field(default=None, metadata={"help": "In a recipe: what differs from ElmoConfig's defaults."})
-    config_overrides: list[str] = field(
-        default_factory=list, metadata={"help": "Changes to the recipe's config: cell_dim=512 dropout=0"}
-    )
-    # How text is read
-    mode: str = field(
-        default="lanes", metadata={"help": "lanes: running text, states carried on. sentences: each by itself."}
-    )
-    lanes: int = field(default=64, metadata={"help": "Lanes, or sentences, a process reads in parallel."})
-    window: int = field(default=20, metadata={"help": "Words of a lane in a step; gradients do not go further back."})
-    longest_sentence: int = field(default=200, metadata={"help": "In sentence mode, longer ones are cut."})
-    block_rows: int = field(default=1, metadata={"help": "Consecutive rows that one lane reads one after the other."})
-    shuffle: bool = field(default=True, metadata={"help": "A new order of the blocks every epoch."})
-    workers: int = field(default=1, metadata={"help": "Processes that prepare text: 1, or 0 for none."})
-    # Training
-    num_train_epochs: float = field(default=1.0, metadata={"help": "Times that the text is read."})
-    max_steps: int = field(default=-1, metadata={"help": "Steps to train for, whatever the epochs."})
-    optimizer: str = field(default="adagrad", metadata={"help": "adagrad, as the paper, or adamw."})
-    learning_rate: float = field(default=0.2, metadata={"help": "Its highest value."})
-    softmax_learning_rate: float | None = field(
-        default=None, metadata={"help": "The softmax's own highest value; by default the same."}
-    )
-    weight_decay: float = field(default=0.0, metadata={"help": "Of adamw, on matrices other than the softmax."})
-    lr_scheduler_type: str = field(
-        default="constant", metadata={"help": "constant, constant_with_warmup, linear, cosine."}
-    )
-    warmup_steps: int = field(default=0, metadata={"help": "Steps over which the learning rate rises from 0."})
-    max_grad_norm: float = field(default=10.0, metadata={"help": "Longer gradients are shortened to this; 0 for never."})
-    gradient_accumulation_steps: int = field(
-        default=1, metadata={"help": "Groups of lanes that make one step, one after the other."}
-    )
-    mixed_precision: str = field(default="no", metadata={"help": "no or bf16."})
-    torch_compile: bool = field(default=False, metadata={"help": "Compile what reads characters; needs a compiler."})
-    seed: int = field(default=0, metadata={"help": "Of initial weights, dropout, sampling and order."})
-    # Watching and saving
-    logging_steps: int = field(default=50, metadata={"help": "Steps between two entries of the history."})
-    eval_steps: int = field(default=0, metadata={"help": "Steps between two evaluations; 0 for only at the end."})
-    eval_lanes: int = field(default=32, metadata={"help": "Lanes, or sentences, of an evaluation."})
-    save_steps: int = field(default=1000, metadata={"help": "Steps between two checkpoints; 0 for none."})
-    save_total_limit: int = field(default=2, metadata={"help": "Checkpoints that are kept."})
-    resume_from_checkpoint: str | None = field(
-        default=None, metadata={"help": "last, or a checkpoint's folder: go on bit for bit."}
-    )
-    save_softmax: bool = field(
-        default=True, metadata={"help": "The final folder has the softmax, for more training or scoring; vectors need none."}
-    )
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Begin anew where there are checkpoints."})
-    report_to: str = field(default="none", metadata={"help": "Trackers by name, separated by commas: tensorboard, wandb."})
-
-    def check(self) -> None:
-        """Refuses what cannot work, naming the setting."""
-        for name, allowed in (
-            ("mode", ("lanes", "sentences")),
-            ("optimizer", ("adagrad", "adamw")),
-            ("mixed_precision", ("no", "bf16")),
-            ("lr_scheduler_type", ("constant", "constant_with_warmup", "linear", "cosine")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise PretrainingError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence"):
-            if getattr(self, name) < 1:
-                raise PretrainingError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        if self.max_steps <= 0 and self.num_train_epochs <= 0:
-            raise PretrainingError("`max_steps` or `num_train_epochs` must be positive")
-        if self.max_steps <= 0 and self.num_train_epochs != int(self.num_train_epochs):
-            raise PretrainingError("`num_train_epochs` must be whole: use `max_steps` for parts of an epoch")
-        if not self.train_file and not self.dataset_name:
-            raise PretrainingError("there is no text: give --train_file or --dataset_name")
-        if self.config is not None and not isinstance(self.config, dict):
-            raise PretrainingError("`config` belongs in a recipe; on the command line use --config_overrides cell_dim=512")
-
-    def elmo_config(self) -> dict[str, Any]:
-        """The recipe's config with the command line's changes."""
-        config = dict(self.config or {})
-        for change in self.config_overrides:
-            name, equals, value = change.partition("=")
-            if not equals:
-                raise PretrainingError(f"`config_overrides` must be like cell_dim=512, got {change!r}")
-            config[name] = yaml.safe_load(value)
-        return config
-
-
-def read_settings(arguments: Sequence[str]) -> Settings:
-    """A recipe and what the command line changes of it."""
-    parser = HfArgumentParser(Settings, description=__doc__, prog="training/pretrain.py")
-    if not arguments or arguments[0] in ("-h", "--help"):
-        parser.print_help()
-        raise SystemExit(0)
-    names = {setting.name for setting in dataclasses.fields(Settings)}
-    rest = list(arguments)
-    if not rest[0].startswith("-"):
-        path = Path(rest.pop(0))
-        known = sorted(recipe.stem for recipe in RECIPES.glob("*.yaml"))
-        if not path.is_file() and path.name in known:
-            path = RECIPES / f"{path.name}.yaml"
-        if not path.is_file():
-            raise PretrainingError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
-        try:
-            recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise PretrainingError(f"{path}: no YAML: {str(error).splitlines()[0]}") from error
-        if not isinstance(recipe, dict):
-            raise PretrainingError(f"{path}: a recipe is a list of settings and their values")
-        if unknown := sorted(set(map(str, recipe)) - names):
-            near = difflib.get_close_matches(unknown[0], names, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise PretrainingError(f"{path}: there is no setting `{unknown[0]}`{hint}")
-        for name in ("train_file", "validation_file"):
-            if isinstance(recipe.get(name), str):
-                recipe[name] = [recipe[name]]
-        parser.set_defaults(**recipe)
-        for action in parser._actions:
-            if action.dest in recipe:
-                action.required = False
-    (settings,) = parser.parse_args_into_dataclasses(rest)
-    settings.check()
-    return settings
 
 
 # ------------------------------------------------------------------------------------------------------- preparation
@@ -253,8 +96,8 @@ def open_text(settings: Settings, validation: bool = False) -> Corpus | None:
 def make_tokenizer(settings: Settings, corpus: Corpus, accelerator: Accelerator) -> tuple[ElmoTokenizer, int | None]:
     """A tokenizer with the vocabulary to predict and, where it was counted, the predictions of an epoch.
 
-    The vocabulary is that of `vocab_file`, else that of the folder to go on from, else it is counted once and kept in the
-    output folder, where a run that goes on finds it.
+    The vocabulary is that of `vocab_file`, else that of the folder to go on from, else it is counted once and kept in
+    the output folder, where a run that goes on finds it.
     """
     folder = Path(settings.output_dir)
     vocabulary, counted = folder / VOCABULARY_FILE, folder / "corpus.json"
@@ -298,7 +141,10 @@ def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraini
     overrides = settings.elmo_config()
     overrides.pop("vocab_size", None)
     if settings.model_name_or_path is None:
-        return ElmoForPreTraining(ElmoConfig(**overrides, vocab_size=len(tokenizer)))
+        try:
+            return ElmoForPreTraining(ElmoConfig(**overrides, vocab_size=len(tokenizer)))
+        except (ValueError, TypeError) as error:  # what the config refuses, it names
+            raise PretrainingError(" ".join(str(error).split())) from error
     folder = settings.model_name_or_path
     config = ElmoConfig.from_pretrained(folder)
     had = AutoTokenizer.from_pretrained(folder)
@@ -396,7 +242,11 @@ class Run:
         else:
             assert predictions is not None
             epochs = int(settings.num_train_epochs)
-            words = settings.window if settings.mode == "lanes" else predictions / max(predictions_sentences(self.folder), 1)
+            words = (
+                settings.window
+                if settings.mode == "lanes"
+                else predictions / max(predictions_sentences(self.folder), 1)
+            )
             self.max_steps = math.ceil(epochs * predictions / (per_step * words))
         set_seed(settings.seed)
         self.model = make_model(settings, self.tokenizer)
@@ -467,9 +317,9 @@ class Run:
                 losses = self._one_step(taken, words)
                 if not all(map(math.isfinite, losses)):
                     raise PretrainingError(
-                        f"the loss is {losses[0]:.3g} forward, {losses[1]:.3g} backward at step {self.step + 1}: training "
-                        "diverged. Lower --learning_rate, add --warmup_steps or lower --max_grad_norm, and go on from the "
-                        "last checkpoint with --resume_from_checkpoint last"
+                        f"the loss is {losses[0]:.3g} forward, {losses[1]:.3g} backward at step {self.step + 1}: "
+                        "training diverged. Lower --learning_rate, add --warmup_steps or lower --max_grad_norm, and "
+                        "go on from the last checkpoint with --resume_from_checkpoint last"
                     )
                 self.step += 1
                 self.predictions += words
@@ -487,7 +337,15 @@ class Run:
                         learning_rate=self.schedules[0].get_last_lr()[0],
                         words_per_second=recent_words / recent_seconds,
                     )
-                    bar.set_postfix(loss=f"{(forward + backward) / 2:.3f}", words_s=f"{recent_words / recent_seconds:,.0f}")
+                    bar.set_postfix(
+                        loss=f"{(forward + backward) / 2:.3f}", words_s=f"{recent_words / recent_seconds:,.0f}"
+                    )
+                    if accelerator.is_main_process and bar.disable:  # no terminal, so lines instead of a bar
+                        print(
+                            f"step {self.step:,} of {self.max_steps:,}: loss {forward:.3f} forward, {backward:.3f} "
+                            f"backward, {recent_words / recent_seconds:,.0f} words/s",
+                            flush=True,
+                        )
                     recent, recent_words, recent_seconds = [], 0, 0.0
                 if settings.eval_steps and self.step % settings.eval_steps == 0 and self.step < self.max_steps:
                     self.evaluate()
@@ -644,9 +502,9 @@ class Run:
         }
         self._record(**results)
         if accelerator.is_main_process:
+            both, left, right = (results[f"eval_perplexity{side}"] for side in ("", "_forward", "_backward"))
             tqdm.write(
-                f"step {self.step:,}: held-out perplexity {results['eval_perplexity']:.2f} "
-                f"(forward {results['eval_perplexity_forward']:.2f}, backward {results['eval_perplexity_backward']:.2f})"
+                f"step {self.step:,}: held-out perplexity {both:.2f} (forward {left:.2f}, backward {right:.2f})"
             )
         return results
 
@@ -842,17 +700,25 @@ def model_card(settings: Settings, results: dict[str, Any]) -> str:
     """What the model is, from the run's own settings and results."""
     text = ", ".join(Path(file).name for file in settings.train_file) or settings.dataset_name
     held_out = ", ".join(Path(file).name for file in settings.validation_file) or settings.validation_split
-    rows = [f"| {name} | {value:,.2f} |" if isinstance(value, float) else f"| {name} | {value} |" for name, value in results.items()]
+    rows = [
+        f"| {name} | {value:,.2f} |" if isinstance(value, float) else f"| {name} | {value} |"
+        for name, value in results.items()
+    ]
     recipe = {
         name: value
         for name, value in dataclasses.asdict(settings).items()
-        if name not in ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
+        if name
+        not in ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
         and value != next(f for f in dataclasses.fields(Settings) if f.name == name).default
         and value not in ([], None)
     }
     recipe["config"] = settings.elmo_config()
     recipe.pop("config_overrides", None)
-    origin = f", beginning with the weights of {Path(settings.model_name_or_path).name}" if settings.model_name_or_path else ""
+    origin = (
+        f", beginning with the weights of {Path(settings.model_name_or_path).name}"
+        if settings.model_name_or_path
+        else ""
+    )
     return f"""---
 library_name: transformers
 tags:
@@ -874,7 +740,8 @@ vectors = model(**tokenizer("The bank of the river.", return_tensors="pt")).last
 
 ## Results
 
-Perplexities are of {held_out or "no held-out text"}, under the full softmax over the vocabulary; words outside it count as one.
+Perplexities are of {held_out or "no held-out text"}, under the full softmax over the vocabulary; words outside it
+count as one.
 
 | | |
 |---|---|
@@ -893,21 +760,23 @@ def main(arguments: Sequence[str]) -> int:
     transformers_logging.set_verbosity_error()
     torch.sparse.check_sparse_tensor_invariants.disable()  # sparse gradients are ours and the optimizer's
     try:
-        settings = read_settings(arguments)
+        settings = read_settings(arguments, __doc__)
         Path(settings.output_dir).mkdir(parents=True, exist_ok=True)
         trackers = [name for name in settings.report_to.split(",") if name and name != "none"]
         several = int(os.environ.get("WORLD_SIZE", 1)) > 1
         if not several and "MASTER_PORT" in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True":
             print(
-                "note: accelerate launch --cpu starts one process only; several, on CPUs too, are started by accelerate "
-                "launch --multi_gpu --num_processes 2, or by torchrun --nproc_per_node 2",
+                "note: accelerate launch --cpu starts one process only; several, on CPUs too, are started by "
+                "accelerate launch --multi_gpu --num_processes 2, or by torchrun --nproc_per_node 2",
                 file=sys.stderr,
             )
         accelerator = Accelerator(
             cpu=several and not torch.accelerator.is_available(),  # else processes on CPUs do not find each other
             mixed_precision=settings.mixed_precision,
             log_with=trackers or None,
-            project_config=ProjectConfiguration(settings.output_dir, logging_dir=str(Path(settings.output_dir, "logs"))),
+            project_config=ProjectConfiguration(
+                settings.output_dir, logging_dir=str(Path(settings.output_dir, "logs"))
+            ),
         )
         if accelerator.is_main_process:
             print(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
@@ -931,7 +800,10 @@ def main(arguments: Sequence[str]) -> int:
         how = run.train()
         if how == "stopped":
             if accelerator.is_main_process:
-                print(f"stopped after step {run.step:,}, saved: go on with --resume_from_checkpoint last", file=sys.stderr)
+                print(
+                    f"stopped after step {run.step:,}, saved: go on with --resume_from_checkpoint last",
+                    file=sys.stderr,
+                )
             return 128 + (run.stop_signal or signal.SIGTERM)
         results = run.finish()
         accelerator.end_training()
@@ -940,7 +812,10 @@ def main(arguments: Sequence[str]) -> int:
         return BAD_INPUT
     if accelerator.is_main_process:
         print(json.dumps(results, indent=1))
-        print(f"\nWrote {settings.output_dir}. Next:\n  elmo embed sentences.txt --model {settings.output_dir} --output vectors.h5")
+        print(
+            f"\nWrote {settings.output_dir}. Next:\n"
+            f"  elmo embed sentences.txt --model {settings.output_dir} --output vectors.h5"
+        )
     return 0
 
 

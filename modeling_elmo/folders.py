@@ -1,0 +1,39 @@
+"""Loading the model of a folder, with errors that say in one line what is wrong with it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from .tokenization_elmo import ElmoTokenizer
+
+
+class FolderError(ValueError):
+    """A folder whose model cannot be loaded."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without what follows it."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def load_folder(folder: str | os.PathLike[str], auto_class: Any, may_lack: str) -> tuple[Any, ElmoTokenizer]:
+    """The model and the tokenizer of a folder. Weights whose names begin with `may_lack` may be missing."""
+    config_file = Path(folder) / "config.json"
+    if not config_file.is_file():
+        raise FolderError(f"{folder}: no model folder: it has no config.json")
+    try:
+        model_type = json.loads(config_file.read_bytes()).get("model_type")
+        if model_type != "elmo":
+            raise FolderError(f"{folder}: the model is a {model_type!r}; expected 'elmo'")
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model, loading = auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    except FolderError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FolderError(f"{folder}: the model cannot be loaded: {first_line(error)}") from error
+    if missing := sorted(name for name in loading["missing_keys"] if not may_lack or not name.startswith(may_lack)):
+        raise FolderError(f"{folder}: the weights lack `{missing[0]}`")
+    return model.eval(), tokenizer

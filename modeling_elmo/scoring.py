@@ -1,0 +1,114 @@
+"""`elmo score` and `elmo substitutes`: what a pretrained model's language models make of text."""
+
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import AutoModelForPreTraining
+
+from .folders import FolderError, load_folder
+from .modeling_elmo import ElmoForPreTraining
+from .tokenization_elmo import ElmoTokenizer, split_words
+
+
+class MarkError(ValueError):
+    """A sentence without exactly one word in brackets."""
+
+
+class Line(NamedTuple):
+    """A line of output; summaries go beside the results."""
+
+    text: str
+    is_summary: bool = False
+
+
+def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
+    """A model with its softmax, and the vocabulary that is for."""
+    try:
+        model, tokenizer = load_folder(folder, AutoModelForPreTraining, may_lack="")
+    except FolderError as error:
+        if "lack `softmax." not in str(error):
+            raise
+        raise FolderError(
+            f"{folder}: the model was saved without its softmax, which scoring needs: published checkpoints have "
+            "none, and training/pretrain.py keeps it with --save_softmax true"
+        ) from error
+    if len(tokenizer) != model.config.vocab_size:
+        raise FolderError(
+            f"{folder}: the vocabulary has {len(tokenizer):,} words and the softmax {model.config.vocab_size:,}"
+        )
+    return model, tokenizer
+
+
+def _read_lines(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
+    """The words of every line that has some."""
+    with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8") as file:
+        for line in file:
+            words = line.split() if tokenized else tokenizer.tokenize(line)
+            if words:
+                yield words
+
+
+def score_lines(
+    source: str,
+    model: ElmoForPreTraining,
+    tokenizer: ElmoTokenizer,
+    tokenized: bool = True,
+    per_word: bool = False,
+    as_json: bool = False,
+    batch_size: int = 32,
+) -> Iterator[Line]:
+    """A line of output for each sentence, as soon as it is computed, and a summary of all."""
+    if not as_json:
+        yield Line("log-probability\tperplexity\tsentence")
+    forward = backward = 0.0
+    predictions = sentences = 0
+    lines = _read_lines(source, tokenizer, tokenized)
+    while batch := list(itertools.islice(lines, batch_size)):
+        for words, result in zip(batch, model.score(batch, tokenizer, batch_size), strict=True):
+            forward += result.forward.double().sum().item()
+            backward += result.backward.double().sum().item()
+            predictions += len(result.forward)
+            sentences += 1
+            of_words = zip(words, result.forward.tolist(), result.backward[1:].tolist(), strict=False)
+            if as_json:
+                entry = {"words": words, "log_probability": result.log_probability, "perplexity": result.perplexity}
+                if per_word:
+                    entry |= {"forward": result.forward.tolist(), "backward": result.backward.tolist()}
+                yield Line(json.dumps(entry, ensure_ascii=False))
+                continue
+            yield Line(f"{result.log_probability:.3f}\t{result.perplexity:.2f}\t{' '.join(words)}")
+            if per_word:
+                yield from (
+                    Line(f"  {word}\tforward {left:.3f}\tbackward {right:.3f}") for word, left, right in of_words
+                )
+    if not predictions:
+        yield Line("no sentences: the input is empty", is_summary=True)
+        return
+    mean, left, right = (math.exp(-value / predictions) for value in ((forward + backward) / 2, forward, backward))
+    yield Line(
+        f"{sentences:,} sentences, perplexity {mean:.2f} (forward {left:.2f}, backward {right:.2f})", is_summary=True
+    )
+
+
+def substitute_lines(
+    sentence: str, model: ElmoForPreTraining, tokenizer: ElmoTokenizer, count: int = 10, as_json: bool = False
+) -> Iterator[str]:
+    """The words that may stand where the sentence has one in [brackets]."""
+    before, opening, rest = sentence.partition("[")
+    marked, closing, after = rest.partition("]")
+    if not opening or not closing or not marked.strip() or "[" in rest or "]" in after:
+        raise MarkError('mark one word with brackets, as in "He sat on the [bank] of the river ."')
+    left, right = ([text[start:end] for start, end in split_words(text)] for text in (before, after))
+    found = model.substitutes([*left, marked.strip(), *right], len(left), tokenizer, count)
+    for substitute in found:
+        if as_json:
+            yield json.dumps(substitute._asdict(), ensure_ascii=False)
+        else:
+            yield f"{substitute.probability:.4f}\t{substitute.word}"

@@ -1,0 +1,454 @@
+"""training/pretrain.py: from text to a folder, interrupted or not, alone or together."""
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pretrain
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+
+from modeling_elmo import ElmoModel, ElmoTokenizer
+
+SCRIPT = Path(pretrain.__file__)
+# Two half batches and one whole: the same float32 sums in another order, over forty updates.
+ACCUMULATION_TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> tuple[str, str]:
+    """A text of a small grammar, and a held-out part."""
+    folder = tmp_path_factory.mktemp("text")
+    choose = random.Random(0).choice
+    slots = [("the", "a"), ("bank", "river", "zebra", "cat"), ("is", "was"), ("steep", "old", "here"), (".",)]
+    lines = [" ".join(map(choose, slots)) for _ in range(600)]
+    (folder / "train.txt").write_text("\n".join(lines[:500]) + "\n")
+    (folder / "held.txt").write_text("\n".join(lines[500:]) + "\n")
+    return str(folder / "train.txt"), str(folder / "held.txt")
+
+
+@pytest.fixture(autouse=True)
+def runs_share_nothing():
+    """Handlers of signals, and accelerate's one state a process, are as they would be in a process of its own."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def arguments(text, output, *more: object) -> list[str]:
+    train, held = text
+    own = ["tiny", "--train_file", train, "--validation_file", held, "--output_dir", str(output), "--workers", "0"]
+    return [*own, "--config_overrides", "num_negatives=6", *map(str, more)]
+
+
+def train(text, output, *more: object) -> dict:
+    assert pretrain.main(arguments(text, output, *more)) == 0
+    return json.loads(Path(output, "all_results.json").read_text())
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return load_file(Path(folder, "model.safetensors"))
+
+
+def assert_same_weights(one, other) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def trained(text, tmp_path_factory) -> Path:
+    """A run of 40 steps with checkpoints at 20 and 40."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(text, folder)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------------ a run
+
+
+def test_a_run_makes_a_folder_that_loads_and_results_that_add_up(trained, text):
+    results = json.loads((trained / "all_results.json").read_text())
+    assert results["train_steps"] == 40
+    assert results["train_words"] == 40 * 8 * 10
+    held = Path(text[1]).read_text().splitlines()
+    assert results["eval_words"] == sum(len(line.split()) + 1 for line in held)
+    mean = math.sqrt(results["eval_perplexity_forward"] * results["eval_perplexity_backward"])
+    assert results["eval_perplexity"] == pytest.approx(mean)
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    model = AutoModelForPreTraining.from_pretrained(trained)
+    assert type(AutoModel.from_pretrained(trained)) is ElmoModel
+    assert model.config.vocab_size == len(tokenizer) == results["vocab_size"]
+    assert tokenizer.convert_ids_to_tokens([4]) == ["."]  # the most frequent word first
+    card = (trained / "README.md").read_text()
+    assert f"{results['eval_perplexity']:,.2f}" in card
+    assert "train.txt" in card
+    assert str(trained) not in card
+    history = [json.loads(line) for line in (trained / "history.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in history if "train_loss" in entry] == [10, 20, 30, 40]
+
+
+def test_the_reported_perplexity_equals_one_by_hand(text, tmp_path):
+    """In sentence mode, where states do not cross sentences, it is that of the sentences' scores."""
+    results = train(text, tmp_path, "--mode", "sentences", "--max_steps", 5, "--save_steps", 0)
+    model, tokenizer = AutoModelForPreTraining.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    sentences = [line.split() for line in Path(text[1]).read_text().splitlines()]
+    scores = model.score(sentences, tokenizer)
+    for side in ("forward", "backward"):
+        losses = torch.cat([-getattr(score, side) for score in scores]).double()
+        assert results[f"eval_perplexity_{side}"] == pytest.approx(losses.mean().exp().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["lanes", "sentences"])
+def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent_of_it(mode, tmp_path):
+    """A Markov chain over eight words. Both directions predict the same sentences, so both have their entropy."""
+    generator = torch.Generator().manual_seed(0)
+    words = list("abcdefgh")
+    start = torch.rand(8, generator=generator).pow(3)
+    start /= start.sum()
+    step = torch.rand(8, 9, generator=generator).pow(3) + 0.02  # the ninth is the end
+    step /= step.sum(1, keepdim=True)
+    visits = start @ torch.linalg.inv(torch.eye(8) - step[:, :8])  # of each word in a sentence
+
+    def entropy(p: torch.Tensor) -> torch.Tensor:
+        return -(p * p.log()).sum(-1)
+
+    expected = ((entropy(start) + (visits * entropy(step)).sum()) / (1 + visits.sum())).item()
+
+    def sentence() -> str:
+        state = int(torch.multinomial(start, 1, generator=generator))
+        taken = [state]
+        while (state := int(torch.multinomial(step[taken[-1]], 1, generator=generator))) < 8:
+            taken.append(state)
+        return " ".join(words[index] for index in taken)
+
+    lines = [sentence() for _ in range(9000)]
+    (tmp_path / "train.txt").write_text("\n".join(lines[:6000]) + "\n")
+    (tmp_path / "held.txt").write_text("\n".join(lines[6000:]) + "\n")
+    results = train(
+        (str(tmp_path / "train.txt"), str(tmp_path / "held.txt")),
+        tmp_path / "out",
+        *("--mode", mode, "--block_rows", 1, "--lanes", 64, "--max_steps", 300, "--save_steps", 0),
+        *("--optimizer", "adamw", "--learning_rate", 0.02, "--lr_scheduler_type", "cosine", "--warmup_steps", 20),
+        *("--config_overrides", "num_negatives=0", "dropout=0"),
+    )
+    for side in ("forward", "backward"):
+        assert math.log(results[f"eval_perplexity_{side}"]) == pytest.approx(expected, rel=0.03)
+        assert results[f"eval_perplexity_{side}"] == pytest.approx(math.exp(expected), rel=0.03)
+
+
+# ----------------------------------------------------------------------------------------------------------- resuming
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--optimizer", "adamw", "--learning_rate", 0.01, "--lr_scheduler_type", "cosine", "--warmup_steps", 5),
+        ("--mode", "sentences"),
+        ("--gradient_accumulation_steps", 2, "--lanes", 4, "--workers", 1),
+        ("--streaming",),
+    ],
+    ids=str,
+)
+def test_a_run_that_goes_on_from_a_checkpoint_ends_with_the_weights_of_one_that_was_not_interrupted(
+    more, text, tmp_path
+):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    train(text, whole, *more)
+    resumed.mkdir()
+    shutil.copytree(whole / "checkpoint-20", resumed / "checkpoint-20")
+    train(text, resumed, *more, "--resume_from_checkpoint", "last")
+    assert_same_weights(whole, resumed)
+    states = [torch.load(path / "checkpoint-40" / "optimizers.pt", weights_only=True) for path in (whole, resumed)]
+    assert str(states[0]) == str(states[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_told_to_stop_saves_and_goes_on_later(number, trained, text, tmp_path):
+    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, "--save_steps", 0, "--max_steps", 100_000)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("step "):
+            break
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors
+    assert "--resume_from_checkpoint last" in errors
+    assert "Traceback" not in errors
+    (checkpoint,) = tmp_path.glob("checkpoint-*")
+    step = int(checkpoint.name.split("-")[1])
+    assert step >= 10
+    train(text, tmp_path, "--max_steps", step + 5, "--resume_from_checkpoint", "last", "--save_steps", 0)
+    whole = tmp_path / "whole"
+    train(text, whole, "--max_steps", step + 5, "--save_steps", 0)
+    assert_same_weights(tmp_path, whole)
+
+
+def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
+    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, "--save_steps", 1, "--max_steps", 100_000)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "checkpoint-5").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    last = pretrain.sorted_checkpoints(tmp_path)[-1]
+    names = {path.name for path in last.iterdir()}
+    assert {"model.safetensors", "optimizers.pt", "process-0.pt", pretrain.STATE_FILE, "config.json"} <= names
+    step = int(last.name.split("-")[1])
+    train(text, tmp_path, "--max_steps", step + 1, "--resume_from_checkpoint", "last", "--save_steps", 0)
+
+
+def test_only_the_last_checkpoints_are_kept(text, tmp_path):
+    train(text, tmp_path, "--save_steps", 8, "--save_total_limit", 3)
+    assert [path.name for path in pretrain.sorted_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (24, 32, 40)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--lanes", 9), "was trained with lanes=8: it cannot go on with 9"),
+        (("--seed", 5), "was trained with seed=0"),
+        (("--optimizer", "adamw"), "optimizer=adagrad"),
+    ],
+)
+def test_another_run_cannot_go_on_from_a_checkpoint(more, message, trained, text, tmp_path, capsys):
+    checkpoint = trained / "checkpoint-20"
+    assert pretrain.main(arguments(text, tmp_path, "--resume_from_checkpoint", checkpoint, *more)) == 2
+    assert message in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------- batches, processes
+
+
+def test_two_half_batches_are_one_batch(text, tmp_path):
+    more = ("--config_overrides", "num_negatives=6", "dropout=0")
+    train(text, tmp_path / "one", "--lanes", 8, *more)
+    train(text, tmp_path / "two", "--lanes", 4, "--gradient_accumulation_steps", 2, *more)
+    torch.testing.assert_close(
+        weights(tmp_path / "one"), weights(tmp_path / "two"), atol=ACCUMULATION_TOLERANCE, rtol=0
+    )
+
+
+def launch(*command: object) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    port = ["--main_process_port", str(random.randint(20_000, 60_000))]
+    return subprocess.run(
+        [*launcher, *port, str(SCRIPT), *map(str, command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    done = launch(*arguments(text, whole))
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads((whole / "all_results.json").read_text())
+    assert results["processes"] == 2
+    assert results["train_words"] == 2 * 40 * 8 * 10
+    assert results["eval_words"] == sum(len(line.split()) + 1 for line in Path(text[1]).read_text().splitlines())
+    resumed.mkdir()
+    shutil.copytree(whole / "checkpoint-20", resumed / "checkpoint-20")
+    done = launch(*arguments(text, resumed, "--resume_from_checkpoint", "last"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same_weights(whole, resumed)
+
+
+def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_path):
+    """One block each: what the processes read together is what one reads in twice as many lanes."""
+    lines = Path(text[0]).read_text().splitlines()
+    (tmp_path / "text.txt").write_text("\n".join(lines[:160]) + "\n")
+    own = (str(tmp_path / "text.txt"), text[1])
+    more = (
+        "--block_rows",
+        40,
+        "--shuffle",
+        "false",
+        "--max_steps",
+        8,
+        "--config_overrides",
+        "num_negatives=6",
+        "dropout=0",
+    )
+    done = launch(*arguments(own, tmp_path / "two", "--lanes", 2, *more))
+    assert done.returncode == 0, done.stderr[-3000:]
+    train(own, tmp_path / "one", "--lanes", 4, *more)
+    torch.testing.assert_close(
+        weights(tmp_path / "one"), weights(tmp_path / "two"), atol=ACCUMULATION_TOLERANCE, rtol=0
+    )
+
+
+def test_an_epoch_reads_every_word_once_and_then_ends(text, tmp_path):
+    words = sum(len(line.split()) + 1 for line in Path(text[0]).read_text().splitlines())
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        more = ("--max_steps", -1, "--num_train_epochs", 2, "--save_steps", 0)
+        if processes == 1:
+            train(text, folder, *more)
+        else:
+            done = launch(*arguments(text, folder, *more))
+            assert done.returncode == 0, done.stderr[-3000:]
+        assert json.loads((folder / "all_results.json").read_text())["train_words"] == 2 * words
+
+
+# ------------------------------------------------------------------------------------------------------ domain tuning
+
+
+def test_tuning_goes_on_from_a_folder_with_its_vocabulary(trained, text, tmp_path):
+    results = train(text, tmp_path, "--model_name_or_path", trained, "--learning_rate", 0.05)
+    before = json.loads((trained / "all_results.json").read_text())
+    assert results["eval_perplexity"] < before["eval_perplexity"]
+    assert (tmp_path / "vocab.txt").read_text() == (trained / "vocab.txt").read_text()
+
+
+def test_tuning_with_another_vocabulary_keeps_the_rows_of_known_words(trained, text, tmp_path):
+    vocabulary = tmp_path / "words.txt"
+    vocabulary.write_text("cat\nunheard\n.\n")
+    own = tmp_path / "out"
+    settings = pretrain.read_settings(
+        arguments(text, own, "--model_name_or_path", trained, "--vocab_file", vocabulary)
+    )
+    tokenizer = ElmoTokenizer(vocab_file=vocabulary)
+    model = pretrain.make_model(settings, tokenizer)
+    old, had = AutoModelForPreTraining.from_pretrained(trained), AutoTokenizer.from_pretrained(trained)
+    for word in ("cat", ".", "</S>"):
+        new_row, old_row = tokenizer.convert_tokens_to_ids(word), had.convert_tokens_to_ids(word)
+        assert torch.equal(model.softmax.weight[new_row], old.softmax.weight[old_row])
+    assert model.softmax.weight[tokenizer.convert_tokens_to_ids("unheard")].abs().sum() > 0
+    assert torch.equal(
+        model.elmo.forward_lm.layers[0].projection.weight, old.elmo.forward_lm.layers[0].projection.weight
+    )
+    assert train(text, own, "--model_name_or_path", trained, "--vocab_file", vocabulary)["vocab_size"] == 7
+
+
+def test_a_folder_without_a_softmax_gets_one_for_a_counted_vocabulary(trained, text, tmp_path):
+    """As of a converted checkpoint: a plain model, and a tokenizer without words."""
+    plain = tmp_path / "plain"
+    AutoModel.from_pretrained(trained).save_pretrained(plain)
+    results = train(text, tmp_path / "out", "--model_name_or_path", plain)
+    assert results["vocab_size"] > 10
+    assert results["eval_perplexity"] < results["vocab_size"]
+
+
+def test_the_softmax_can_be_left_out(text, tmp_path):
+    train(text, tmp_path, "--save_softmax", "false", "--max_steps", 2)
+    assert not any("softmax" in name for name in weights(tmp_path))
+    assert type(AutoModel.from_pretrained(tmp_path)) is ElmoModel
+
+
+def test_bfloat16_trains(text, tmp_path):
+    assert math.isfinite(train(text, tmp_path, "--mixed_precision", "bf16", "--max_steps", 3)["eval_perplexity"])
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a compiler")
+def test_compiled_training_gives_the_same_losses(text, tmp_path):
+    more = ("--max_steps", 4, "--save_steps", 0, "--config_overrides", "num_negatives=6", "dropout=0")
+    plain = train(text, tmp_path / "plain", *more)
+    compiled = train(text, tmp_path / "compiled", "--torch_compile", *more)
+    assert compiled["eval_perplexity"] == pytest.approx(plain["eval_perplexity"], rel=1e-3)
+
+
+def test_trackers_get_the_losses(text, tmp_path):
+    pytest.importorskip("tensorboard")
+    train(text, tmp_path, "--report_to", "tensorboard")
+    assert list(tmp_path.glob("logs/**/events.out.tfevents.*"))
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pretrain.Run, "_one_step", lambda *_: (math.nan, 1.0))
+    assert pretrain.main(arguments(text, tmp_path)) == 2
+    message = capsys.readouterr().err
+    assert "training diverged" in message
+    assert "--learning_rate" in message
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--mode", "words"), "`mode` must be one of lanes, sentences"),
+        (("--optimizer", "sgd"), "`optimizer` must be one of"),
+        (("--lanes", 0), "`lanes` must be at least 1"),
+        (("--mixed_precision", "fp16"), "`mixed_precision` must be one of no, bf16"),
+        (("--config_overrides", "cell_dim"), "must be like cell_dim=512"),
+        (("--config_overrides", "cell_dims=4"), "did you mean `cell_dim`"),
+        (("--resume_from_checkpoint", "last"), "has no checkpoint"),
+        (("--resume_from_checkpoint", "nowhere"), "no checkpoint of this program"),
+        (("--train_file", "nowhere.txt"), "no such file"),
+        (("--max_steps", -1, "--num_train_epochs", 0.5), "must be whole"),
+        (("--workers", 2), "`workers` must be 0 or 1"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(more, message, text, tmp_path, capsys):
+    assert pretrain.main(arguments(text, tmp_path, *more)) == 2
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert errors[-1].startswith("error: ")
+    assert message in errors[-1]
+
+
+def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_path, capsys):
+    shutil.copytree(trained / "checkpoint-20", tmp_path / "checkpoint-20")
+    assert pretrain.main(arguments(text, tmp_path)) == 2
+    assert "--overwrite_output_dir" in capsys.readouterr().err
+    train(text, tmp_path, "--overwrite_output_dir", "--max_steps", 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("lane: 3\n", "there is no setting `lane`; did you mean `lanes`"),
+        ("- a\n", "a list of settings"),
+        ("a: [", "no YAML"),
+    ],
+)
+def test_a_bad_recipe_is_named(content, message, tmp_path, capsys):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(content)
+    assert pretrain.main([str(recipe), "--output_dir", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert pretrain.main(["nosuch", "--output_dir", str(tmp_path)]) == 2
+    assert "mini" in capsys.readouterr().err
+
+
+def test_empty_text_is_refused(tmp_path, capsys, text):
+    (tmp_path / "blank.txt").write_text("\n \n")
+    assert pretrain.main(arguments((str(tmp_path / "blank.txt"), text[1]), tmp_path / "out")) == 2
+    assert "no words" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tiny", "mini", "small", "original"])
+def test_every_recipe_builds_the_model_it_says(name, text, tmp_path):
+    settings = pretrain.read_settings([name, "--train_file", text[0], "--output_dir", str(tmp_path)])
+    with torch.device("meta"):
+        model = ElmoModel(pretrain.ElmoConfig(**settings.elmo_config(), vocab_size=100, mix="average"))
+    millions = {"tiny": 0.024, "mini": 2.998, "small": 13.593, "original": 93.601}[name]
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=6e-4)
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as ended:
+        pretrain.main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "accelerate launch training/pretrain.py" in shown
+    assert "--resume_from_checkpoint" in shown
