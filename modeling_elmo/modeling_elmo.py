@@ -118,7 +118,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
             init.ones_(module.gamma)
         elif isinstance(module, ElmoSoftmax):
             init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
-            init.zeros_(module.bias)
+            init.copy_(module.bias, module.initial_bias())
         if isinstance(module, (nn.Linear, nn.Conv1d)) and module.bias is not None:
             init.constant_(module.bias, CARRY_BIAS if isinstance(module, CarryGate) else 0.0)
 

@@ -53,10 +53,14 @@ def draw_negatives(
     return Negatives(words[first < tries].to(device), tries)
 
 
+def _log_uniform(words: Tensor, vocab_size: int) -> Tensor:
+    """The probability of drawing a word: about that of meeting it, if words are in order of frequency."""
+    return torch.log1p(1 / words.double()) / math.log(vocab_size)
+
+
 def _log_expected_count(words: Tensor, vocab_size: int, tries: int) -> Tensor:
     """How often a word is expected in a sample: log(1 - (1 - p)^tries)."""
-    probability = torch.log1p(1 / words.double()) / math.log(vocab_size)
-    return torch.log(-torch.expm1(tries * torch.log1p(-probability))).float()
+    return torch.log(-torch.expm1(tries * torch.log1p(-_log_uniform(words, vocab_size)))).float()
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -131,6 +135,14 @@ class ElmoSoftmax(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, size))
         self.bias = nn.Parameter(torch.empty(vocab_size))
         self.sparse = False
+
+    def initial_bias(self) -> Tensor:
+        """Words are as probable as they are frequent, before anything is learned.
+
+        From zeros, as in the original, the bias of a rare word would have far to go in the few steps that sample it.
+        """
+        words = torch.arange(1, len(self.bias), device=self.bias.device)
+        return F.pad(_log_uniform(words, len(self.bias)).log(), (1, 0)).to(self.bias.dtype)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., P) -> logits (..., V), minus infinity for padding."""
