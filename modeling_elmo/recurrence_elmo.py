@@ -243,13 +243,18 @@ class _TrainSideBySide(torch.autograd.Function):
         gradients_of = (d_outputs[:first], d_outputs[first:])
 
         def call(side: int) -> list[Tensor | None]:
-            wanted = [tensor for tensor in (*ctx.graphs[side], *ctx.parameters[side]) if tensor.requires_grad]
-            # Whether the outer graph is kept is not known here; if it is not, this one goes with it.
-            gradients = torch.autograd.grad(
-                ctx.outputs[side], wanted, gradients_of[side], retain_graph=True, allow_unused=True
-            )
-            found = iter(gradients)
             everything = (*ctx.graphs[side], *ctx.parameters[side])
+            wanted = [tensor for tensor in everything if tensor.requires_grad]
+            known = [
+                (output, gradient)
+                for output, gradient in zip(ctx.outputs[side], gradients_of[side], strict=True)
+                if output.requires_grad
+            ]
+            if not wanted or not known:
+                return [None] * len(everything)
+            outputs, gradients = zip(*known, strict=True)
+            # Whether the outer graph is kept is not known here; if it is not, this one goes with it.
+            found = iter(torch.autograd.grad(outputs, wanted, gradients, retain_graph=True, allow_unused=True))
             return [next(found) if tensor.requires_grad else None for tensor in everything]
 
         sides = list(_pool.executor().map(call, range(2)))

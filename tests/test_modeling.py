@@ -140,6 +140,26 @@ def test_a_single_sentence_has_the_vectors_and_states_it_has_in_a_batch(sizes, w
             torch.testing.assert_close(state[:, :, 0], batch_state[:, :, row], atol=BATCH_TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "frozen",
+    [("char_encoder",), ("forward_lm",), ("char_encoder", "backward_lm"), ("forward_lm", "backward_lm")],
+    ids=str,
+)
+def test_parts_that_are_frozen_get_no_gradients_and_the_others_theirs(frozen, tokenizer, monkeypatch):
+    model = make_model(dropout=0.0).train()
+    for name in frozen:
+        model.get_submodule(name).requires_grad_(False)
+    gradients = []
+    for is_parallel in (True, False):
+        if not is_parallel:
+            monkeypatch.setattr("modeling_elmo.modeling_elmo.trains_side_by_side", lambda *_: False)
+        model.zero_grad()
+        model(**encode(tokenizer)).last_hidden_state.square().sum().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert not any(name.startswith(frozen) for name in gradients[0])
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+
+
 def test_threads_may_share_a_model(tokenizer):
     """The first calls make the packed weights and fill the cache; nothing of it may be seen half made."""
     inputs = [encode(tokenizer, [words] * 2) for words in SENTENCES]

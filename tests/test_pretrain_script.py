@@ -411,6 +411,7 @@ def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_
     assert pretrain.main(arguments(text, tmp_path)) == 2
     assert "--overwrite_output_dir" in capsys.readouterr().err
     train(text, tmp_path, "--overwrite_output_dir", "--max_steps", 2)
+    assert not pretrain.sorted_checkpoints(tmp_path)
 
 
 @pytest.mark.parametrize(

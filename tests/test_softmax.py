@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from modeling_elmo import ElmoConfig, ElmoForPreTraining
 from modeling_elmo.softmax_elmo import ElmoSoftmax, Negatives, _log_expected_count, draw_negatives
 
 VOCABULARY, SIZE = 60, 5
@@ -168,6 +169,14 @@ def test_the_mean_of_sampled_gradients_is_the_full_gradient_within_sampling_erro
         # The squared distance of the mean, which is 1 on average for an estimate without bias.
         distance = (drawn.mean(0) - expected).square().sum() / variance_of_mean
         assert (distance < LARGEST_DISTANCE) == corrected, f"parameter {number}: {distance:.2f}"
+
+
+def test_before_training_words_are_as_probable_as_they_are_sampled():
+    """Where the output is 0; so the first loss is that of the words' frequencies."""
+    model = ElmoForPreTraining(ElmoConfig(vocab_size=VOCABULARY, projection_dim=8, cell_dim=8, char_filters=[[1, 8]]))
+    probabilities = model.softmax(torch.zeros(8)).softmax(0)
+    expected = torch.tensor([math.log(1 + 1 / word) / math.log(VOCABULARY) for word in range(1, VOCABULARY)])
+    torch.testing.assert_close(probabilities[1:], expected)
 
 
 def test_logits_give_padding_no_chance():

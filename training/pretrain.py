@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -50,16 +51,18 @@ from data import (
 from settings import PretrainingError, Settings, read_settings
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.modeling_elmo import NUM_SPECIAL_WORDS
 from modeling_elmo.softmax_elmo import Negatives
 
 CHECKPOINT = "checkpoint-"
 STATE_FILE = "pretraining_state.json"
 VOCABULARY_FILE = "vocab.txt"
+CORPUS_FILE = "corpus.json"
 HISTORY_FILE = "history.jsonl"
 RESULTS_FILE = "all_results.json"
 # Settings that a run cannot change when it goes on, since what follows would not be the same run.
 FIXED = ("mode", "window", "lanes", "gradient_accumulation_steps", "block_rows", "optimizer", "seed", "streaming")
-# Softmax optimizers and settings of Adagrad in the original.
+# Of Adagrad, as in the original.
 INITIAL_ACCUMULATOR = 1.0
 BAD_INPUT = 2
 
@@ -93,23 +96,26 @@ def open_text(settings: Settings, validation: bool = False) -> Corpus | None:
     )
 
 
-def make_tokenizer(settings: Settings, corpus: Corpus, accelerator: Accelerator) -> tuple[ElmoTokenizer, int | None]:
-    """A tokenizer with the vocabulary to predict and, where it was counted, the predictions of an epoch.
+def make_tokenizer(
+    settings: Settings, corpus: Corpus, accelerator: Accelerator, checkpoint: Path | None
+) -> tuple[ElmoTokenizer, dict[str, int] | None]:
+    """A tokenizer with the vocabulary to predict and, where the text was counted, its words and sentences.
 
-    The vocabulary is that of `vocab_file`, else that of the folder to go on from, else it is counted once and kept in
-    the output folder, where a run that goes on finds it.
+    The vocabulary is that of the checkpoint, of `vocab_file`, or of the folder to go on from, in this order; else it
+    is counted and written to the output folder, to be used again with --vocab_file.
     """
-    folder = Path(settings.output_dir)
-    vocabulary, counted = folder / VOCABULARY_FILE, folder / "corpus.json"
+    if checkpoint is not None:
+        about = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        return AutoTokenizer.from_pretrained(checkpoint), about["corpus"]
     width = settings.elmo_config().get("max_characters_per_token", 50)
     tokenizer = ElmoTokenizer(vocab_file=settings.vocab_file, max_characters_per_token=width)
     if settings.model_name_or_path and not settings.vocab_file:
         tokenizer = AutoTokenizer.from_pretrained(settings.model_name_or_path)
-    has_words = len(tokenizer) > 4
-    needs_count = not has_words or settings.max_steps <= 0
-    if not needs_count:
+    has_words = len(tokenizer) > NUM_SPECIAL_WORDS
+    if has_words and settings.max_steps > 0:
         return tokenizer, None
-    if accelerator.is_main_process and not (counted.is_file() and (has_words or vocabulary.is_file())):
+    folder = Path(settings.output_dir)
+    if accelerator.is_main_process:
         counts = count_words(corpus, tokenizer)
         if not counts.words:
             raise PretrainingError("the text has no words: there is nothing to train on")
@@ -117,20 +123,15 @@ def make_tokenizer(settings: Settings, corpus: Corpus, accelerator: Accelerator)
             made = ElmoTokenizer.from_counts(
                 counts.words, settings.min_count, settings.max_vocab_size, max_characters_per_token=width
             )
-            scratch = folder / ".vocabulary"
-            scratch.mkdir(exist_ok=True)
-            made.save_vocabulary(str(scratch))
-            os.replace(scratch / VOCABULARY_FILE, vocabulary)
-            scratch.rmdir()
-        write_whole(
-            counted,
-            json.dumps({"words": counts.words.total(), "types": len(counts.words), "sentences": counts.sentences}),
-        )
+            with TemporaryDirectory(dir=folder) as scratch:
+                (path,) = made.save_vocabulary(scratch)
+                os.replace(path, folder / VOCABULARY_FILE)
+        numbers = {"words": counts.words.total(), "types": len(counts.words), "sentences": counts.sentences}
+        write_whole(folder / CORPUS_FILE, json.dumps(numbers) + "\n")
     accelerator.wait_for_everyone()
     if not has_words:
-        tokenizer = ElmoTokenizer(vocab_file=vocabulary, max_characters_per_token=width)
-    numbers = json.loads(counted.read_text(encoding="utf-8"))
-    return tokenizer, numbers["words"] + numbers["sentences"]
+        tokenizer = ElmoTokenizer(vocab_file=folder / VOCABULARY_FILE, max_characters_per_token=width)
+    return tokenizer, json.loads((folder / CORPUS_FILE).read_text(encoding="utf-8"))
 
 
 def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraining:
@@ -232,22 +233,23 @@ class Run:
         self.stop_signal: int | None = None
 
         checkpoint = find_checkpoint(settings)
+        if checkpoint is None and accelerator.is_main_process:  # what else is there was to be overwritten
+            for old in sorted_checkpoints(self.folder):
+                shutil.rmtree(old)
+        accelerator.wait_for_everyone()
         corpus = open_text(settings)
         assert corpus is not None
         self.validation = open_text(settings, validation=True)
-        self.tokenizer, predictions = make_tokenizer(settings, corpus, accelerator)
-        per_step = settings.lanes * settings.gradient_accumulation_steps * accelerator.num_processes
+        self.tokenizer, self.corpus = make_tokenizer(settings, corpus, accelerator, checkpoint)
         if settings.max_steps > 0:
             self.max_steps, epochs = settings.max_steps, None
         else:
-            assert predictions is not None
+            assert self.corpus is not None
             epochs = int(settings.num_train_epochs)
-            words = (
-                settings.window
-                if settings.mode == "lanes"
-                else predictions / max(predictions_sentences(self.folder), 1)
-            )
-            self.max_steps = math.ceil(epochs * predictions / (per_step * words))
+            sentences, words = self.corpus["sentences"], self.corpus["words"]
+            per_lane = settings.window if settings.mode == "lanes" else (words + sentences) / sentences
+            lanes = settings.lanes * settings.gradient_accumulation_steps * accelerator.num_processes
+            self.max_steps = math.ceil(epochs * (words + sentences) / (lanes * per_lane))
         set_seed(settings.seed)
         self.model = make_model(settings, self.tokenizer)
         self.model.softmax.sparse = self.model.draw_negatives() is not None
@@ -536,6 +538,7 @@ class Run:
                 "predictions": self.predictions,
                 "seconds": self.seconds,
                 "processes": accelerator.num_processes,
+                "corpus": self.corpus,
                 "settings": {name: getattr(self.settings, name) for name in FIXED},
                 "history": self.history,
             }
@@ -622,10 +625,6 @@ class Run:
         return results
 
 
-def predictions_sentences(folder: Path) -> int:
-    return json.loads((folder / "corpus.json").read_text(encoding="utf-8"))["sentences"]
-
-
 def _as_lists(state: State) -> list[Any]:
     return [state.epoch, state.block, [None if place is None else list(place) for place in state.lanes]]
 
@@ -649,7 +648,7 @@ def find_checkpoint(settings: Settings) -> Path | None:
         if checkpoints and not settings.overwrite_output_dir:
             raise PretrainingError(
                 f"{settings.output_dir} has checkpoints: go on with --resume_from_checkpoint last, or begin anew with "
-                "--overwrite_output_dir"
+                "--overwrite_output_dir, which removes them"
             )
         return None
     if wanted == "last":
