@@ -314,6 +314,7 @@ def test_an_epoch_reads_every_word_once_and_then_ends(text, tmp_path):
 def test_tuning_goes_on_from_a_folder_with_its_vocabulary(trained, text, tmp_path):
     results = train(text, tmp_path, "--model_name_or_path", trained, "--learning_rate", 0.05)
     before = json.loads((trained / "all_results.json").read_text())
+    assert results["eval_perplexity_before"] == pytest.approx(before["eval_perplexity"], rel=1e-5)
     assert results["eval_perplexity"] < before["eval_perplexity"]
     assert (tmp_path / "vocab.txt").read_text() == (trained / "vocab.txt").read_text()
 

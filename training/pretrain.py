@@ -595,7 +595,10 @@ class Run:
 
     def finish(self) -> dict[str, Any]:
         """The last evaluation, the final folder, the results; returns the results."""
+        before = next((e for e in self.history if e["step"] == 0 and "eval_perplexity" in e), None)
         results: dict[str, Any] = dict(self.evaluate())
+        if before is not None:
+            results["eval_perplexity_before"] = before["eval_perplexity"]
         peak = gather_object([peak_memory_mb()])
         results |= {
             "train_steps": self.step,
@@ -796,6 +799,8 @@ def main(arguments: Sequence[str]) -> int:
                 f"{model.softmax.weight.numel() + model.softmax.bias.numel():,} over {len(run.tokenizer):,} words; "
                 f"{run.max_steps:,} steps, from step {run.step:,}"
             )
+        if settings.model_name_or_path and run.step == 0:
+            run.evaluate()  # what tuning has to beat
         how = run.train()
         if how == "stopped":
             if accelerator.is_main_process:
