@@ -39,12 +39,8 @@ def text(tmp_path_factory) -> tuple[str, str]:
 
 @pytest.fixture(autouse=True)
 def runs_share_nothing():
-    """Handlers of signals, and accelerate's one state a process, are as they would be in a process of its own."""
+    """accelerate keeps one state a process: it is as in a process of its own."""
     AcceleratorState._reset_state(reset_partial_state=True)
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 def arguments(text, output, *more: object) -> list[str]:
@@ -195,6 +191,12 @@ def test_a_run_told_to_stop_saves_and_goes_on_later(number, trained, text, tmp_p
     whole = tmp_path / "whole"
     train(text, whole, "--max_steps", step + 5, "--save_steps", 0)
     assert_same_weights(tmp_path, whole)
+
+
+def test_signals_are_handled_as_before_once_a_run_is_over(text, tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    train(text, tmp_path, "--max_steps", 1)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):

@@ -188,7 +188,7 @@ def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None 
                 sentences += part.sentences
                 bar.update(part.words.total())
         else:
-            with multiprocessing.get_context("fork").Pool(processes, _ignore_interrupts) as pool:
+            with multiprocessing.get_context("fork").Pool(processes, _leave_signals_to_the_main_process) as pool:
                 for part in pool.imap_unordered(_count_part, tasks):
                     words.update(part.words)
                     sentences += part.sentences
@@ -214,9 +214,10 @@ def _batched(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def _ignore_interrupts(*_: Any) -> None:
-    """In a worker: Ctrl-C is the main process's to handle."""
+def _leave_signals_to_the_main_process(*_: Any) -> None:
+    """In a worker: Ctrl-C is the main process's to handle, and being told to end means to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 # ----------------------------------------------------------------------------------------------------------- blocks
@@ -522,7 +523,7 @@ def prefetch(windows: IterableDataset, workers: int) -> DataLoader:
         prefetch_factor=PREFETCHED if workers else None,
         collate_fn=_as_it_is,
         generator=torch.Generator(),  # not torch's own, whose state a checkpoint has
-        worker_init_fn=_ignore_interrupts,
+        worker_init_fn=_leave_signals_to_the_main_process,
     )
 
 

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +28,7 @@ from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, gather_object, set_seed
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import AutoTokenizer, get_scheduler
 from transformers.utils import logging as transformers_logging
@@ -278,14 +279,12 @@ class Run:
 
     # Data
 
-    def _windows(self) -> Iterator[list[Window]]:
+    def _windows(self, reader: BlockReader, lanes: int, groups: int = 1, state: State | None = None) -> DataLoader:
+        """What a reader's text becomes in this run's mode."""
         settings = self.settings
-        groups = settings.gradient_accumulation_steps
         if settings.mode == "lanes":
-            source = LaneWindows(self.reader, settings.lanes, settings.window, groups, self.position)
-        else:
-            source = SentenceWindows(self.reader, settings.lanes, settings.longest_sentence, groups, self.position)
-        return iter(prefetch(source, settings.workers))
+            return prefetch(LaneWindows(reader, lanes, settings.window, groups, state), settings.workers)
+        return prefetch(SentenceWindows(reader, lanes, settings.longest_sentence, groups, state), settings.workers)
 
     def _empty_window(self) -> Window:
         """For a process whose text has ended while others go on: it takes part without adding anything."""
@@ -298,7 +297,8 @@ class Run:
         """Trains to the end, or until told to stop; returns how it ended: "done" or "stopped"."""
         settings, accelerator = self.settings, self.accelerator
         self.prepared.train()
-        windows = self._windows()
+        groups = settings.gradient_accumulation_steps
+        windows = iter(self._windows(self.reader, settings.lanes, groups, self.position))
         bar = tqdm(
             total=self.max_steps,
             initial=self.step,
@@ -461,11 +461,6 @@ class Run:
             rank=accelerator.process_index,
             processes=accelerator.num_processes,
         )
-        source = (
-            LaneWindows(reader, settings.eval_lanes, settings.window)
-            if settings.mode == "lanes"
-            else SentenceWindows(reader, settings.eval_lanes, settings.longest_sentence)
-        )
         model.eval()
         totals = torch.zeros(3, dtype=torch.float64)
         states: States | None = None
@@ -478,7 +473,7 @@ class Run:
         )
         begun = time.perf_counter()
         with bar:
-            for (window,) in prefetch(source, settings.workers):
+            for (window,) in self._windows(reader, settings.eval_lanes):
                 output = model(
                     char_ids=window.char_ids.to(accelerator.device),
                     word_index=window.word_index.to(accelerator.device),
@@ -757,6 +752,21 @@ count as one.
 """
 
 
+@contextmanager
+def signals_stop(run: Run) -> Iterator[None]:
+    """While it lasts, Ctrl-C and SIGTERM make the run save and end after the step it is in."""
+
+    def stop(number: int, _: Any) -> None:
+        run.stop_signal = number
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def main(arguments: Sequence[str]) -> int:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
@@ -787,11 +797,6 @@ def main(arguments: Sequence[str]) -> int:
             flat = {k: v if isinstance(v, (int, float, str, bool)) else str(v) for k, v in vars(settings).items()}
             accelerator.init_trackers("elmo", config=flat)
 
-        def stop(number: int, _: Any) -> None:
-            run.stop_signal = number
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
         if accelerator.is_main_process:
             model = run.model
             print(
@@ -799,9 +804,10 @@ def main(arguments: Sequence[str]) -> int:
                 f"{model.softmax.weight.numel() + model.softmax.bias.numel():,} over {len(run.tokenizer):,} words; "
                 f"{run.max_steps:,} steps, from step {run.step:,}"
             )
-        if settings.model_name_or_path and run.step == 0:
-            run.evaluate()  # what tuning has to beat
-        how = run.train()
+        with signals_stop(run):
+            if settings.model_name_or_path and run.step == 0:
+                run.evaluate()  # what tuning has to beat
+            how = run.train()
         if how == "stopped":
             if accelerator.is_main_process:
                 print(
@@ -814,6 +820,9 @@ def main(arguments: Sequence[str]) -> int:
     except (PretrainingError, CorpusError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted outside of training: checkpoints, if any, are as they were", file=sys.stderr)
+        return 128 + signal.SIGINT
     if accelerator.is_main_process:
         print(json.dumps(results, indent=1))
         print(
