@@ -562,7 +562,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         losses = []
         for outputs, wanted in zip(hidden, targets, strict=True):
             kept = wanted != IGNORED
-            outputs, wanted = self.dropout(outputs)[kept].to(self.softmax.weight.dtype), wanted[kept]
+            outputs, wanted = self.dropout(outputs)[kept], wanted[kept]
             if len(wanted) and not 0 < int(wanted.min()) <= int(wanted.max()) < len(self.softmax.weight):
                 raise ValueError(
                     f"`labels` must be word ids from 1 to {len(self.softmax.weight) - 1}, or {IGNORED}; got "

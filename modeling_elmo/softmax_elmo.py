@@ -151,6 +151,10 @@ class ElmoSoftmax(nn.Module):
 
     def loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
         """The sum of -log p(target), hidden (N, P) and targets (N,), among all words; with negatives, an estimate."""
+        with torch.autocast(hidden.device.type, enabled=False):  # a sum of exponentials wants all its digits
+            return self._loss(hidden.to(self.weight.dtype), targets, negatives)
+
+    def _loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
         if negatives is not None:
             return self._sampled_loss(hidden, targets, negatives)
         if torch.is_grad_enabled() and (hidden.requires_grad or self.weight.requires_grad):
