@@ -686,6 +686,8 @@ def draw_curve(history: list[dict[str, Any]], path: Path) -> None:
             label=label,
         )
     axes.set_yscale("log")
+    for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        formatter("{x:,.0f}")
     axes.set_xlabel("million words read")
     axes.set_ylabel("held-out perplexity, full softmax")
     axes.legend()
