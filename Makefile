@@ -46,6 +46,8 @@ bench: $(PEERS)
 	$(BIN)/python benchmarks/gemm_share.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/vocabulary.py
 	$(BIN)/python benchmarks/plot.py
 
 clean:
