@@ -172,14 +172,19 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_with_the_weights_of_one_that_
     assert str(states[0]) == str(states[1])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_told_to_stop_saves_and_goes_on_later(number, trained, text, tmp_path):
-    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, "--save_steps", 0, "--max_steps", 100_000)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_a_run_told_to_stop_saves_and_goes_on_later(number, workers, text, tmp_path):
+    """The signal goes to all its processes, as a terminal or a scheduler sends it."""
+    more = ("--save_steps", 0, "--max_steps", 100_000, "--workers", workers)
+    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, *more)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     for line in process.stdout:
         if line.startswith("step "):
             break
-    process.send_signal(number)
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number, errors
     assert "--resume_from_checkpoint last" in errors

@@ -188,7 +188,7 @@ def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None 
                 sentences += part.sentences
                 bar.update(part.words.total())
         else:
-            with multiprocessing.get_context("fork").Pool(processes, _leave_signals_to_the_main_process) as pool:
+            with multiprocessing.get_context("fork").Pool(processes, _ignore_interrupts) as pool:
                 for part in pool.imap_unordered(_count_part, tasks):
                     words.update(part.words)
                     sentences += part.sentences
@@ -214,10 +214,18 @@ def _batched(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def _leave_signals_to_the_main_process(*_: Any) -> None:
-    """In a worker: Ctrl-C is the main process's to handle, and being told to end means to end."""
+def _ignore_interrupts() -> None:
+    """In a process that counts: Ctrl-C is the main process's to handle, which ends this one by SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _ignore_stopping(_: int) -> None:
+    """In a process that prepares windows: Ctrl-C and a scheduler's SIGTERM reach it too, while the main process still
+    has a step to finish and to save.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 # ----------------------------------------------------------------------------------------------------------- blocks
@@ -523,7 +531,7 @@ def prefetch(windows: IterableDataset, workers: int) -> DataLoader:
         prefetch_factor=PREFETCHED if workers else None,
         collate_fn=_as_it_is,
         generator=torch.Generator(),  # not torch's own, whose state a checkpoint has
-        worker_init_fn=_leave_signals_to_the_main_process,
+        worker_init_fn=_ignore_stopping,
     )
 
 
