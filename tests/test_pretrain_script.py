@@ -219,6 +219,13 @@ def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
     train(text, tmp_path, "--max_steps", step + 1, "--resume_from_checkpoint", "last", "--save_steps", 0)
 
 
+def test_a_run_that_was_at_its_end_only_writes_its_results(trained, text, tmp_path):
+    shutil.copytree(trained / "checkpoint-40", tmp_path / "checkpoint-40")
+    results = train(text, tmp_path, "--resume_from_checkpoint", "last")
+    assert results["train_steps"] == 40
+    assert_same_weights(trained, tmp_path)
+
+
 def test_only_the_last_checkpoints_are_kept(text, tmp_path):
     train(text, tmp_path, "--save_steps", 8, "--save_total_limit", 3)
     assert [path.name for path in pretrain.sorted_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (24, 32, 40)]

@@ -308,6 +308,7 @@ class Run:
         )
         recent: list[tuple[float, float]] = []
         recent_words, recent_seconds = 0, 0.0
+        must_stop = False
         saved_at = self.step
         with bar:
             while self.step < self.max_steps or settings.max_steps <= 0:
