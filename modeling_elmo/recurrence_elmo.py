@@ -287,8 +287,11 @@ WORDS_AT_ONCE = 2048
 TYPICAL_ROWS = 64
 # oneDNN keeps what it made for every number of rows: with many rows, as many as fill this unit are multiplied.
 ROW_UNIT = 64
-# Weights of a layer that a CPU's cache may hold: larger ones come from main memory, which MKL waits for less.
-COMPILED_WEIGHTS = 1 << 22
+# Weights of a layer that a CPU's cache may hold for both directions; of larger ones a part comes from main memory at
+# every step, which MKL waits for less than the compiled recurrence.
+CACHED_WEIGHTS = 1 << 22
+# Parts of a large matrix that one row is multiplied with, each by one core: as many as were fastest for `original`.
+COLUMN_BLOCKS = 8
 # Weights sampled to notice changes made behind autograd's back, through `parameter.data`.
 SAMPLED_WEIGHTS = 64
 
@@ -499,7 +502,7 @@ def runs_compiled(weights: LayerWeights) -> bool:
     kernel = _compiled_kernel()
     if kernel is None or any(size % kernel.tile for size in weights.projection.shape):
         return False
-    return weights.recurrent.numel() + weights.projection.numel() <= COMPILED_WEIGHTS
+    return weights.recurrent.numel() + weights.projection.numel() <= CACHED_WEIGHTS
 
 
 class CompiledLayer(Derived):
@@ -548,28 +551,57 @@ class PairedLayer(Derived):
         with self.lock:
             if self.is_stale((*forward, *backward)):
                 copies = [_with_logistic_gates(weights) for weights in (forward, backward)]
-                self.bias = torch.stack([weights.bias for weights in copies])[:, None]  # (2, 1, 4M)
-                self.inputs = torch.stack([weights.inputs.T for weights in copies])  # (2, P, 4M)
-                self.recurrent = torch.stack([weights.recurrent.T for weights in copies])
-                self.projection = torch.stack([weights.projection.T for weights in copies])  # (2, M, P)
+                self.bias = [weights.bias for weights in copies]
+                self.inputs = [_Matrix(weights.inputs) for weights in copies]
+                exceeds_cache = forward.recurrent.numel() + forward.projection.numel() > CACHED_WEIGHTS
+                fits = not any(size % COLUMN_BLOCKS for size in forward.projection.shape)
+                blocks = COLUMN_BLOCKS if exceeds_cache and fits else 1
+                # Whose steps are taken together: both directions', or each one's by itself.
+                self.groups = [slice(0, 2)] if blocks == 1 else [slice(0, 1), slice(1, 2)]
+                self.recurrent = [
+                    _in_blocks([copy.recurrent for copy in copies[group]], blocks) for group in self.groups
+                ]
+                self.projection = [
+                    _in_blocks([copy.projection for copy in copies[group]], blocks) for group in self.groups
+                ]
+
+
+def _in_blocks(weights: Sequence[Tensor], blocks: int) -> Tensor:
+    """(N, K) of each direction -> (directions * blocks, K, N / blocks)."""
+    return torch.cat([weight.unflatten(0, (blocks, -1)) for weight in weights]).transpose(1, 2).contiguous()
 
 
 def paired_recurrence(
     layer: PairedLayer, inputs: Tensor, hidden: Tensor, cell: Tensor, clips: tuple[float | None, float | None]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Both directions of one sentence, without gradients: a step is one product for the two of them.
+    """Both directions of one sentence, without gradients.
+
+    Small layers take a step of both directions in one product. Large ones read one direction after the other, so that
+    a good part of its weights is still in the cache at the next step, in blocks that the cores share among them.
 
     inputs (2, T, P), the second in reverse, hidden (2, 1, P), cell (2, 1, M) -> outputs (2, T, P), final states.
     """
     cell_bound, output_bound = _bounds(*clips)
     steps = inputs.shape[1]
-    outputs = inputs.new_empty(steps, 2, 1, inputs.shape[2])
-    doubled = cell * 2
-    for start in range(0, steps, WORDS_AT_ONCE):
-        gates = torch.baddbmm(layer.bias, inputs[:, start : start + WORDS_AT_ONCE], layer.inputs)
-        of_each_step = gates[:, :, None].unbind(1)  # each (2, 1, 4M)
-        for gates_of_inputs, output in zip(of_each_step, outputs[start:].unbind(), strict=False):
-            squashed = _logistic_step(torch.baddbmm(gates_of_inputs, hidden, layer.recurrent), doubled, cell_bound)
-            projected = torch.bmm(squashed, layer.projection)
-            hidden = torch.clamp(projected, -output_bound, output_bound, out=output)
-    return outputs[:, :, 0].transpose(0, 1), hidden.clone(), doubled.div_(2)
+    outputs = inputs.new_empty(steps, *hidden.shape)  # (T, 2, 1, P)
+    doubled_cells = cell * 2
+    final_hidden = hidden.clone()
+    for group, recurrent, projection in zip(layer.groups, layer.recurrent, layer.projection, strict=True):
+        hidden, doubled = final_hidden[group], doubled_cells[group]
+        for start in range(0, steps, WORDS_AT_ONCE):
+            words = inputs[group, start : start + WORDS_AT_ONCE]
+            gates = torch.stack(
+                [
+                    _multiply_many(matrix, of_direction, bias)
+                    for matrix, of_direction, bias in zip(layer.inputs[group], words, layer.bias[group], strict=True)
+                ],
+                dim=1,
+            )  # (T, directions, 4M)
+            of_each_step = gates.view(len(gates), len(recurrent), 1, -1).unbind()
+            for gates_of_inputs, output in zip(of_each_step, outputs[start:, group].unbind(), strict=False):
+                product = torch.baddbmm(gates_of_inputs, hidden.expand(len(recurrent), -1, -1), recurrent)
+                squashed = _logistic_step(product.view(len(hidden), 1, -1), doubled, cell_bound)
+                projected = torch.bmm(squashed.expand(len(projection), -1, -1), projection).view_as(hidden)
+                hidden = torch.clamp(projected, -output_bound, output_bound, out=output)
+        final_hidden[group] = hidden
+    return outputs[:, :, 0].transpose(0, 1), final_hidden, doubled_cells.div_(2)

@@ -88,7 +88,11 @@ def test_the_packed_form_equals_the_plain_one(clips, sizes, with_index, words_at
 
 @pytest.mark.parametrize("clips", CLIPS)
 @pytest.mark.parametrize("words_at_once", [2, 1024])
-def test_the_paired_form_equals_the_plain_one_of_each_direction(clips, words_at_once, monkeypatch):
+@pytest.mark.parametrize("blocks", [None, 2, 3])
+def test_the_paired_form_equals_the_plain_one_of_each_direction(clips, words_at_once, blocks, monkeypatch):
+    if blocks is not None:  # as if the weights exceeded the cache
+        monkeypatch.setattr("modeling_elmo.recurrence_elmo.CACHED_WEIGHTS", 0)
+        monkeypatch.setattr("modeling_elmo.recurrence_elmo.COLUMN_BLOCKS", blocks)
     monkeypatch.setattr("modeling_elmo.recurrence_elmo.WORDS_AT_ONCE", words_at_once)
     torch.manual_seed(0)
     shapes = [(4 * CELLS, SIZE), (4 * CELLS,), (4 * CELLS, SIZE), (SIZE, CELLS)]
@@ -97,6 +101,7 @@ def test_the_paired_form_equals_the_plain_one_of_each_direction(clips, words_at_
     hidden, cell = torch.randn(2, 1, SIZE), torch.randn(2, 1, CELLS).clamp(-0.3, 0.3)
     layer = PairedLayer()
     layer.refresh(*directions)
+    assert len(layer.groups) == (2 if blocks == 3 else 1)  # sizes here are divisible by 3 only
     paired = paired_recurrence(layer, inputs, hidden, cell, clips)
     for k, weights in enumerate(directions):
         gates = inputs[k] @ weights.inputs.T + weights.bias
@@ -155,7 +160,7 @@ def test_layers_of_other_sizes_than_whole_tiles_or_beyond_the_cache_are_not_comp
     weights = whole_tiles()
     for shape in ((60, 128), (64, 100)):
         assert not runs_compiled(weights._replace(projection=torch.zeros(*shape)))
-    monkeypatch.setattr(recurrence_elmo, "COMPILED_WEIGHTS", 10_000)
+    monkeypatch.setattr(recurrence_elmo, "CACHED_WEIGHTS", 10_000)
     assert not runs_compiled(weights)
 
 
