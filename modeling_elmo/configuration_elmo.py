@@ -19,6 +19,9 @@ AUTO_MAP = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
     "AutoModelForPreTraining": "modeling_elmo.ElmoForPreTraining",
+    "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
+    "AutoModelForMultipleChoice": "modeling_elmo.ElmoForMultipleChoice",
 }
 
 # What transformers itself passes to, or writes into, a config beside the declared fields.
@@ -46,6 +49,7 @@ _POSITIVE_FIELDS = (
     "projection_dim",
     "cell_dim",
     "num_hidden_layers",
+    "head_layers",
 )
 
 
@@ -91,11 +95,38 @@ class ElmoConfig(PreTrainedConfig):
             Whether the learned mix normalises each layer first. As in the original, the statistics are taken over
             all real words of the batch, so vectors then depend on their batch.
         mix_l2 (`float`, *optional*, defaults to 0.0):
-            The λ of the paper: strength of the pull of the mixing weights towards the average.
+            The λ of the paper: strength of the pull of the mixing weights towards the average. Task models add it to
+            their loss.
         keep_sentence_markers (`bool`, *optional*, defaults to `True`):
             Whether the outputs include the positions of `<S>` and `</S>`, and so line up with `input_ids`.
         use_cache (`bool`, *optional*, defaults to `False`):
             Whether the model returns the final LSTM states, to be passed on to the next call.
+        elmo_placement (`"input"`, `"output"`, `"both"` or `"none"`, *optional*, defaults to `"both"`):
+            Of task models: where ELMo vectors are put beside what the task reads, each place with a mix of its own.
+            `"none"` is a model without a biLM.
+        elmo_dropout (`float`, *optional*, defaults to 0.5):
+            Of task models: dropout on the ELMo vectors.
+        freeze_bilm (`bool`, *optional*, defaults to `True`):
+            Of task models: whether the biLM stays as it is while the task is learned.
+        word_vector_dim (`int`, *optional*, defaults to 0):
+            Of task models: size of the word vectors (GloVe) beside ELMo, one for each word of the vocabulary; 0 for
+            none.
+        train_word_vectors (`bool`, *optional*, defaults to `False`):
+            Of task models: whether the word vectors are learned further.
+        sequence_encoder (`"bcn"` or `"esim"`, *optional*, defaults to `"bcn"`):
+            Of sequence classification: the biattentive classification network for one text, or ESIM for pairs.
+        head_dim (`int`, *optional*):
+            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging 200).
+        head_layers (`int`, *optional*, defaults to 2):
+            Of tagging: LSTM layers.
+        head_dropout (`float`, *optional*, defaults to 0.5):
+            Of task models: dropout on everything but ELMo vectors.
+        head_char_filters (`int`, *optional*, defaults to 128):
+            Of tagging: filters of the character CNN that is learned with the task; 0 for none.
+        use_crf (`bool`, *optional*, defaults to `True`):
+            Of tagging: whether labels depend on each other, or each word has a softmax of its own.
+        tag_scheme (`"BIO"`, `"BIOES"` or `"IOB1"`, *optional*):
+            Of tagging: the scheme of the labels, which decoding keeps to; by default there is none.
         pad_token_id, bos_token_id, eos_token_id, unk_token_id (`int`, *optional*, defaults to 0, 1, 2, 3):
             Ids of the special words in the word vocabulary.
     """
@@ -124,6 +155,18 @@ class ElmoConfig(PreTrainedConfig):
     mix_l2: float | int = 0.0
     keep_sentence_markers: bool = True
     use_cache: bool = False
+    elmo_placement: Literal["input", "output", "both", "none"] = "both"
+    elmo_dropout: float | int = 0.5
+    freeze_bilm: bool = True
+    word_vector_dim: int = 0
+    train_word_vectors: bool = False
+    sequence_encoder: Literal["bcn", "esim"] = "bcn"
+    head_dim: int | None = None
+    head_layers: int = 2
+    head_dropout: float | int = 0.5
+    head_char_filters: int = 128
+    use_crf: bool = True
+    tag_scheme: Literal["BIO", "BIOES", "IOB1"] | None = None
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
     eos_token_id: int | None = 2
@@ -142,7 +185,7 @@ class ElmoConfig(PreTrainedConfig):
         for name in _POSITIVE_FIELDS:
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        for name in ("num_highway_layers", "num_negatives"):
+        for name in ("num_highway_layers", "num_negatives", "word_vector_dim", "head_char_filters"):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}")
         if self.max_characters_per_token < 3:
@@ -162,8 +205,11 @@ class ElmoConfig(PreTrainedConfig):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
                 raise ValueError(f"`{name}` must be positive, or None for no bound, got {clip}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}")
+        if self.head_dim is not None and self.head_dim < 1:
+            raise ValueError(f"`head_dim` must be at least 1, or None for the head's own, got {self.head_dim}")
+        for name in ("dropout", "elmo_dropout", "head_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}")
         if self.mix_l2 < 0:
             raise ValueError(f"`mix_l2` must not be negative, got {self.mix_l2}")
         if self.mix != "scalar" and (self.mix_layer_norm or self.mix_l2):

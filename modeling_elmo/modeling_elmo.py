@@ -10,6 +10,9 @@ Padding never enters a computation: the real words are packed, so a word's vecto
 
 ElmoForPreTraining puts one softmax on top of both language models: the forward one predicts the next word and the
 backward one the word before.
+
+Task models: words' features [word vector ; ELMo] -> an encoder of the task -> [encoder ; ELMo] -> scores. Each of the
+two places has a scalar mix of its own.
 """
 
 import math
@@ -22,11 +25,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
+from transformers.modeling_outputs import MultipleChoiceModelOutput, SequenceClassifierOutput
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
+from .crf_elmo import LinearChainCrf, Scores, allowed_labels, best_labels, log_marginals, without_transitions
+from .encoders_elmo import BiattentiveNetwork, CharacterCnn, Esim, TaskConv, WordLstm, Words
 from .layers_elmo import (
     CarryGate,
     ElmoCharacterEncoder,
@@ -57,6 +63,10 @@ CARRY_BIAS = -2.0
 IGNORED = -100
 # `<pad>`, `<S>`, `</S>` and `<UNK>`.
 NUM_SPECIAL_WORDS = 4
+# Of a tagger's own character CNN (Peters et al., 2017).
+TASK_CHARACTER_DIM, TASK_FILTER_WIDTH = 16, 3
+# Units of the task models' LSTMs, as in the papers.
+CLASSIFIER_DIM, TAGGER_DIM = 300, 200
 
 
 @dataclass
@@ -83,6 +93,20 @@ class ElmoModelOutput(ModelOutput):
     attention_mask: Tensor | None = None
 
 
+def words_of(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+    """Which positions of a (B, T) mask are words, rather than the `<S>` and `</S>` around each sentence."""
+    outside = F.pad(mask, (1, 1))
+    first, last = ~outside[:, :-2], ~outside[:, 2:]
+    if token_type_ids is not None:
+        change = token_type_ids[:, 1:] != token_type_ids[:, :-1]
+        first, last = first | F.pad(change, (1, 0)), last | F.pad(change, (0, 1))
+    is_marker = (char_ids[..., 0] == WORD_BEGIN) & (char_ids[..., 2] == WORD_END)
+    markers = (first & is_marker & (char_ids[..., 1] == SENTENCE_BEGIN)) | (
+        last & is_marker & (char_ids[..., 1] == SENTENCE_END)
+    )
+    return mask & ~markers
+
+
 class ElmoPreTrainedModel(PreTrainedModel):
     """Weight initialisation and loading shared by every ELMo model."""
 
@@ -91,8 +115,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["ElmoCharacterEncoder", "ElmoLanguageModel"]
-    # Weights of a mix are left behind by a config that mixes otherwise.
-    _keys_to_ignore_on_load_unexpected = [r"scalar_mix\."]
+    # Weights of a mix are left behind by a config that mixes otherwise, a softmax by all but pretraining.
+    _keys_to_ignore_on_load_unexpected = [r"^(elmo\.)?scalar_mix\.", r"^softmax\."]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -104,8 +128,11 @@ class ElmoPreTrainedModel(PreTrainedModel):
             init.uniform_(module.weight, -module.bound, module.bound)
         elif isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
+        elif isinstance(module, LinearChainCrf):
+            for parameter in module.parameters():
+                init.zeros_(parameter)
         elif isinstance(module, nn.Conv1d):
-            if self.config.char_activation == "relu":
+            if self.config.char_activation == "relu" and not isinstance(module, TaskConv):
                 init.uniform_(module.weight, -0.05, 0.05)
             else:
                 init.normal_(module.weight, std=(module.in_channels * module.kernel_size[0]) ** -0.5)
@@ -379,16 +406,7 @@ class ElmoModel(ElmoPreTrainedModel):
         layers: tuple[Tensor, ...], char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Moves the words of each row to its front, without the `<S>` and `</S>` around each sentence."""
-        outside = F.pad(mask, (1, 1))
-        first, last = ~outside[:, :-2], ~outside[:, 2:]
-        if token_type_ids is not None:
-            change = token_type_ids[:, 1:] != token_type_ids[:, :-1]
-            first, last = first | F.pad(change, (1, 0)), last | F.pad(change, (0, 1))
-        is_marker = (char_ids[..., 0] == WORD_BEGIN) & (char_ids[..., 2] == WORD_END)
-        markers = (first & is_marker & (char_ids[..., 1] == SENTENCE_BEGIN)) | (
-            last & is_marker & (char_ids[..., 1] == SENTENCE_END)
-        )
-        words = mask & ~markers
+        words = words_of(char_ids, mask, token_type_ids)
         counts = words.sum(1)
         width = int(counts.max()) if len(counts) else 0
         new_mask = torch.arange(width, device=mask.device) < counts[:, None]
@@ -639,16 +657,492 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         return [Substitute(word, value) for word, value in zip(found, best.values.tolist(), strict=True)]
 
 
+# ------------------------------------------------------------------------------------------------------- task models
+
+
+class ElmoTaskModel(ElmoPreTrainedModel):
+    """What the task models share: word vectors and ELMo vectors, at the places that the config names."""
+
+    # Losses are means over the batch, which Trainer divides by its accumulation steps.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        placement = config.elmo_placement
+        if placement == "none":  # the weights of a biLM that a model begins from are not wanted
+            of_bilm = [r"^(elmo\.)?(char_encoder|forward_lm|backward_lm)\."]
+            self._keys_to_ignore_on_load_unexpected = [*self._keys_to_ignore_on_load_unexpected, *of_bilm]
+        else:
+            self.elmo = ElmoModel(config, add_mix=False)
+        self.input_mix = self._make_mix() if placement in ("input", "both") else None
+        self.output_mix = self._make_mix() if placement in ("output", "both") else None
+        self.elmo_dropout = nn.Dropout(config.elmo_dropout)
+        self.dropout = nn.Dropout(config.head_dropout)
+        self.word_embeddings = None
+        if config.word_vector_dim:
+            self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
+        if self.word_embeddings is None and self.input_mix is None and not self._own_features():
+            raise ValueError(
+                f"elmo_placement={placement!r} leaves nothing to read: set `word_vector_dim` or place ELMo at the "
+                "input"
+            )
+        self.input_size = config.word_vector_dim + self._own_features()
+        self.input_size += config.hidden_size if self.input_mix is not None else 0
+        self.elmo_size = config.hidden_size if self.output_mix is not None else 0
+
+    def _own_features(self) -> int:
+        """Features of a word that a task model computes itself."""
+        return 0
+
+    def _make_mix(self) -> "LayerMix":
+        return LayerMix(self.config)
+
+    @classmethod
+    def from_pretrained(cls, folder: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            loaded = super().from_pretrained(folder, *args, **kwargs)
+        except RuntimeError as error:
+            saved = cls.config_class.from_pretrained(folder)
+            wanted = kwargs["config"].num_labels if kwargs.get("config") is not None else kwargs.get("num_labels")
+            if "mismatched" not in str(error) or wanted in (None, saved.num_labels):
+                raise
+            names = ", ".join(saved.id2label[number] for number in range(saved.num_labels))
+            raise ValueError(
+                f"{folder} was trained for the {saved.num_labels} labels {names}, not for {wanted}: begin from its "
+                "biLM, or pass ignore_mismatched_sizes=True to learn the output layer anew"
+            ) from error
+        (loaded[0] if isinstance(loaded, tuple) else loaded).freeze()  # loading makes all weights trainable
+        return loaded
+
+    def post_init(self) -> None:
+        super().post_init()
+        self.freeze()
+
+    def freeze(self) -> None:
+        """Keeps what the config says from training: the biLM, the word vectors."""
+        if self.config.elmo_placement != "none":
+            self.elmo.freeze_bilm(self.config.freeze_bilm)
+        if self.word_embeddings is not None:
+            self.word_embeddings.weight.requires_grad_(self.config.train_word_vectors)
+
+    @torch.no_grad()
+    def set_word_vectors(self, vectors: Tensor) -> None:
+        """Takes the vectors (N, D) of the tokenizer's words, in their order and without the special words.
+
+        An unknown word has their mean, everything else zeros.
+        """
+        if self.word_embeddings is None:
+            raise ValueError("this model has no word vectors: set `word_vector_dim` in its config")
+        rows, size = self.word_embeddings.weight.shape
+        if vectors.shape != (rows - NUM_SPECIAL_WORDS, size):
+            raise ValueError(
+                f"expected vectors of {rows - NUM_SPECIAL_WORDS} words and size {size} "
+                f"(`vocab_size` less {NUM_SPECIAL_WORDS}, `word_vector_dim`), got {tuple(vectors.shape)}"
+            )
+        self.word_embeddings.weight.zero_()
+        self.word_embeddings.weight[self.config.unk_token_id] = vectors.mean(0)
+        self.word_embeddings.weight[NUM_SPECIAL_WORDS:] = vectors
+
+    def mix_weights(self) -> dict[str, list[float]]:
+        """What each place makes of the layers: gamma times their softmax-normalised weights."""
+        mixes = {"input": self.input_mix, "output": self.output_mix}
+        return {
+            place: (mix.scalar.gamma * mix.scalar.scalar_weights.softmax(0)).tolist()
+            for place, mix in mixes.items()
+            if mix is not None and mix.scalar is not None
+        }
+
+    def bilm_layers(
+        self, char_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """The biLM's layers as `forward` takes them, to be computed once and kept: (B, T, (2L + 1)P).
+
+        They are those of the output's `hidden_states` beside each other, the first of which is twice the same.
+        """
+        output = self.elmo(
+            char_ids=char_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            output_hidden_states=True,
+            keep_sentence_markers=True,
+        )
+        first, *rest = output.hidden_states
+        return torch.cat([first[..., : self.config.projection_dim], *rest], dim=-1)
+
+    def _mixed(self, layers: Tensor, mask: Tensor) -> list[Tensor | None]:
+        """ELMo vectors (B, T, 2P) for the input and the output, zero where there is no word, or None."""
+        first, *rest = layers.split(
+            [self.config.projection_dim, *[self.config.hidden_size] * self.config.num_hidden_layers], -1
+        )
+        all_layers = (torch.cat([first, first], dim=-1), *rest)
+        return [
+            None if mix is None else self.elmo_dropout(mix(all_layers, mask)) * mask[..., None]
+            for mix in (self.input_mix, self.output_mix)
+        ]
+
+    def _read(
+        self,
+        input_ids: Tensor | None,
+        char_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        bilm_layers: Tensor | None,
+        texts: int = 1,
+    ) -> tuple[list[Words], list[Tensor]]:
+        """The words of each of the texts of a row, and for each word its position in the row, (B, T')."""
+        if char_ids is None:
+            raise ValueError(f"{type(self).__name__} needs `char_ids`: encode the text with ElmoTokenizer")
+        mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
+        words = words_of(char_ids, mask, token_type_ids)
+        features, elmo = [], None
+        if self.word_embeddings is not None:
+            if input_ids is None:
+                raise ValueError(f"{type(self).__name__} looks word vectors up by `input_ids`, which are missing")
+            features.append(self.dropout(self.word_embeddings(input_ids)))
+        if own := self._features(char_ids):
+            features += own
+        if self.config.elmo_placement != "none":
+            if bilm_layers is None:
+                bilm_layers = self.bilm_layers(char_ids, attention_mask, token_type_ids)
+            at_input, elmo = self._mixed(bilm_layers, words)
+            if at_input is not None:
+                features.append(at_input)
+        joined = torch.cat(features, dim=-1)
+
+        found, positions = [], []
+        for text in range(texts):
+            chosen = words if token_type_ids is None else words & (token_type_ids == text)
+            counts = chosen.sum(1)
+            width = int(counts.max()) if len(counts) else 0
+            # The positions of a text's words first, in their order.
+            position = (~chosen).long().argsort(dim=1, stable=True)[:, :width]
+            new_mask = torch.arange(width, device=counts.device) < counts[:, None]
+            keep = new_mask[..., None]
+            beside = None if elmo is None else _take(elmo, position) * keep
+            found.append(Words(_take(joined, position) * keep, beside, new_mask))
+            positions.append(position)
+        return found, positions
+
+    def _features(self, char_ids: Tensor) -> list[Tensor]:
+        """What a task model adds to the features of the words (B, T, C)."""
+        return []
+
+    def _penalty(self) -> Tensor | float:
+        """λ‖s‖² of the mixes, in training."""
+        mixes = [mix.scalar for mix in (self.input_mix, self.output_mix) if mix is not None and mix.scalar is not None]
+        return sum(mix.penalty() for mix in mixes) if self.training else 0.0
+
+
+def _take(tensor: Tensor, position: Tensor) -> Tensor:
+    """The rows of a tensor (B, T, D) at some positions (B, T'): (B, T', D)."""
+    return tensor.gather(1, position[..., None].expand(-1, -1, tensor.shape[-1]))
+
+
+class LayerMix(nn.Module):
+    """The layers as one vector, the way the config's `mix` says."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.how = config.mix
+        self.scalar = None
+        if self.how == "scalar":
+            self.scalar = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor) -> Tensor:
+        if self.scalar is not None:
+            return self.scalar(layers, mask)
+        return torch.stack(list(layers)).mean(0) if self.how == "average" else layers[-1]
+
+
+class ElmoSequenceEncoder(ElmoTaskModel):
+    """A text, or a pair of texts, as some scores."""
+
+    def __init__(self, config: ElmoConfig, encoder: str, outputs: int) -> None:
+        super().__init__(config)
+        network = Esim if encoder == "esim" else BiattentiveNetwork
+        units = config.head_dim or CLASSIFIER_DIM
+        self.network = network(self.input_size, self.elmo_size, units, config.head_dropout, outputs)
+
+    def _scores(
+        self,
+        input_ids: Tensor | None,
+        char_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        bilm_layers: Tensor | None,
+    ) -> Tensor:
+        """(B, outputs)"""
+        needs_pairs = isinstance(self.network, Esim)
+        if needs_pairs and token_type_ids is None:
+            raise ValueError(
+                "sequence_encoder='esim' reads pairs: tokenizer(first, second), with their `token_type_ids`"
+            )
+        if not needs_pairs and token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError("sequence_encoder='bcn' reads one text a row; for pairs set sequence_encoder='esim'")
+        texts, _ = self._read(
+            input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=2 if needs_pairs else 1
+        )
+        return self.network(*texts)
+
+
+class ElmoForSequenceClassification(ElmoSequenceEncoder):
+    """Classes, or a number, for a text (biattentive classification network) or a pair of texts (ESIM)."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config, config.sequence_encoder, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of a text or, for ESIM, of a pair.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these texts, so that the biLM need not read them again.
+            labels (`(B,)`, for several labels a text `(B, num_labels)`, *optional*):
+                Numbers of classes, or numbers where `config.problem_type` is `"regression"`.
+        """
+        logits = self._scores(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        loss = None
+        if labels is not None:
+            if self.config.problem_type is None:
+                is_whole = labels.dtype in (torch.long, torch.int)
+                one = "single_label_classification" if is_whole else "multi_label_classification"
+                self.config.problem_type = "regression" if self.config.num_labels == 1 else one
+            if self.config.problem_type == "regression":
+                loss = F.mse_loss(logits.view(labels.shape), labels.to(logits.dtype))
+            elif self.config.problem_type == "single_label_classification":
+                _check_labels(labels, self.config.num_labels)
+                loss = F.cross_entropy(logits, labels)
+            else:
+                loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+            loss = loss + self._penalty()
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class ElmoForMultipleChoice(ElmoSequenceEncoder):
+    """A score for each of several endings of a text: ESIM over text and ending (Zellers et al., 2018)."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config, "esim", 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> MultipleChoiceModelOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids (`(B, choices, T)`, characters `(B, choices, T, C)`):
+                What [`ElmoTokenizer`] makes of the pairs of a text and each of its endings.
+            bilm_layers (`(B, choices, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these pairs.
+            labels (`(B,)`, *optional*):
+                Which of the choices is right.
+        """
+        if input_ids is None or char_ids is None:
+            raise ValueError("ElmoForMultipleChoice needs `input_ids` and `char_ids` from ElmoTokenizer")
+        batch, choices, words = input_ids.shape
+        width = self.config.max_characters_per_token
+        flat = (
+            None if tensor is None else tensor.flatten(0, 1) for tensor in (input_ids, attention_mask, token_type_ids)
+        )
+        ids, mask, segments = flat
+        # The stock collator flattens what it does not know: characters come as (B, choices, T * C).
+        scores = self._scores(
+            ids,
+            char_ids.reshape(batch * choices, words, width),
+            mask,
+            segments,
+            None if bilm_layers is None else bilm_layers.flatten(0, 1),
+        )
+        logits = scores.view(batch, choices)
+        loss = None
+        if labels is not None:
+            _check_labels(labels, choices)
+            loss = F.cross_entropy(logits, labels) + self._penalty()
+        return MultipleChoiceModelOutput(loss=loss, logits=logits)
+
+
+@dataclass
+class ElmoTokenClassifierOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForTokenClassification`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with labels):
+            -log p of the labels: with a CRF the mean over sentences, else over words.
+        logits (`torch.FloatTensor` of shape `(B, T, num_labels)`):
+            log p of each label of each word; in training mode, with a CRF, each word's own scores.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*, in eval mode):
+            The best label sequence that the tag scheme allows, -100 where there is no word.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class ElmoForTokenClassification(ElmoTaskModel):
+    """A label for each word: LSTMs over words and characters, and a CRF (Peters et al., 2017, 2018)."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.char_cnn = None
+        if config.head_char_filters:
+            self.char_cnn = CharacterCnn(
+                config.char_vocab_size, TASK_CHARACTER_DIM, config.head_char_filters, TASK_FILTER_WIDTH
+            )
+        units = config.head_dim or TAGGER_DIM
+        self.encoder = WordLstm(self.input_size, units, config.head_layers, config.head_dropout)
+        self.classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
+        self.crf = LinearChainCrf(config.num_labels) if config.use_crf else None
+        self.post_init()
+
+    def _own_features(self) -> int:
+        return self.config.head_char_filters
+
+    def _features(self, char_ids: Tensor) -> list[Tensor]:
+        return [] if self.char_cnn is None else [self.dropout(self.char_cnn(char_ids))]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoTokenClassifierOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of a sentence.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
+            labels (`(B, T)`, *optional*):
+                Numbers of labels, -100 for sentence markers, padding and whatever has none.
+        """
+        emissions, position, mask = self._emissions(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        assert char_ids is not None
+        shape = char_ids.shape[:2]
+        loss = None
+        if labels is not None:
+            _check_labels(labels, self.config.num_labels)
+            wanted = labels.gather(1, position).masked_fill(~mask, IGNORED)
+            if self.crf is not None:
+                loss = self.crf.loss(emissions, mask, wanted, IGNORED) / max(len(labels), 1)
+            else:
+                count = (wanted != IGNORED).sum().clamp(min=1)
+                loss = F.cross_entropy(
+                    emissions.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
+                )
+                loss = loss / count
+            loss = loss + self._penalty()
+        if self.training:
+            return ElmoTokenClassifierOutput(loss=loss, logits=_put(emissions, position, mask, shape, 0.0))
+        scores = self._decoding_scores(emissions)
+        logits = log_marginals(emissions, mask, scores)
+        predictions = best_labels(emissions, mask, scores)
+        return ElmoTokenClassifierOutput(
+            loss=loss,
+            logits=_put(logits, position, mask, shape, 0.0),
+            predictions=_put(predictions[..., None], position, mask, shape, IGNORED).squeeze(-1),
+        )
+
+    def _emissions(
+        self,
+        input_ids: Tensor | None,
+        char_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        bilm_layers: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Each word's own scores (B, T', K), the words' positions in the input and their mask (B, T')."""
+        (text,), (position,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        encoded = self.dropout(self.encoder(text.features, text.mask))
+        if text.elmo is not None:
+            encoded = torch.cat([encoded, text.elmo], dim=-1)
+        return self.classifier(encoded).float(), position, text.mask
+
+    def _decoding_scores(self, emissions: Tensor) -> Scores:
+        labels = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
+        scores = without_transitions(emissions) if self.crf is None else self.crf.scores()
+        return scores.restricted(allowed_labels(labels, self.config.tag_scheme))
+
+    @torch.no_grad()
+    def decode(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+    ) -> list[list[int]]:
+        """The labels of each sentence's words, sentence markers left out: the best sequence that the scheme allows."""
+        was_training = self.training
+        self.eval()
+        try:
+            emissions, _, mask = self._emissions(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+            best = best_labels(emissions, mask, self._decoding_scores(emissions))
+        finally:
+            self.train(was_training)
+        return [row[keep].tolist() for row, keep in zip(best, mask, strict=True)]
+
+
+def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: float) -> Tensor:
+    """Rows (B, T', K) of words at their positions in the input, and a filling elsewhere: (B, T, K)."""
+    whole = rows.new_full((*shape, rows.shape[-1]), fill)
+    index = position[..., None].expand_as(rows)
+    return whole.scatter(1, index, torch.where(mask[..., None], rows, rows.new_full((), fill)))
+
+
+def _check_labels(labels: Tensor, count: int) -> None:
+    """Refuses labels that are none, which a loss would take for an index."""
+    real = labels[labels != IGNORED]
+    if len(real) and not 0 <= int(real.min()) <= int(real.max()) < count:
+        raise ValueError(
+            f"`labels` must be from 0 to {count - 1}, or {IGNORED}; got {int(real.min())} to {int(real.max())}"
+        )
+
+
 ElmoModel.register_for_auto_class("AutoModel")
 ElmoForPreTraining.register_for_auto_class("AutoModelForPreTraining")
+ElmoForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+ElmoForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
+ElmoForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")
 
 __all__ = [
+    "ElmoForMultipleChoice",
     "ElmoForPreTraining",
     "ElmoForPreTrainingOutput",
+    "ElmoForSequenceClassification",
+    "ElmoForTokenClassification",
     "ElmoModel",
     "ElmoModelOutput",
     "ElmoPreTrainedModel",
     "ElmoScalarMix",
+    "ElmoTaskModel",
+    "ElmoTokenClassifierOutput",
     "SentenceScore",
     "Substitute",
 ]

@@ -41,7 +41,7 @@ def plain_recurrence(
     hidden: Tensor,
     cell: Tensor,
     recurrent: Tensor,
-    projection: Tensor,
+    projection: Tensor | None,
     batch_sizes: Sequence[int],
     cell_clip: float | None,
     projection_clip: float | None,
@@ -49,7 +49,7 @@ def plain_recurrence(
     """gates_of_inputs (N, 4M), hidden (S, P), cell (S, M) -> outputs (N, P), final hidden and cell.
 
     The memory cell c = sigmoid(f + 1) * c + sigmoid(i) * tanh(j) is clipped; so is the output, the projection of
-    sigmoid(o) * tanh(c), which is also the recurrent state.
+    sigmoid(o) * tanh(c), which is also the recurrent state. Without a projection P is M: the LSTMs of task models.
     """
     outputs: list[Tensor] = []
     ended: list[States] = []  # states of sentences that have ended, the shortest sentences first
@@ -63,7 +63,9 @@ def plain_recurrence(
         cell = torch.sigmoid(f + FORGET_BIAS) * cell + torch.sigmoid(i) * torch.tanh(j)
         if cell_clip is not None:
             cell = cell.clamp(-cell_clip, cell_clip)
-        hidden = (torch.sigmoid(o) * torch.tanh(cell)) @ projection.T
+        hidden = torch.sigmoid(o) * torch.tanh(cell)
+        if projection is not None:
+            hidden = hidden @ projection.T
         if projection_clip is not None:
             hidden = hidden.clamp(-projection_clip, projection_clip)
         outputs.append(hidden)
@@ -83,7 +85,7 @@ class _Recurrence(torch.autograd.Function):
         hidden: Tensor,
         cell: Tensor,
         recurrent: Tensor,
-        projection: Tensor,
+        projection: Tensor | None,
         batch_sizes: Sequence[int],
         cell_clip: float | None,
         projection_clip: float | None,
@@ -111,7 +113,10 @@ class _Recurrence(torch.autograd.Function):
             if cell_clip is not None:
                 cell.clamp_(-cell_clip, cell_clip)
             torch.tanh(cell, out=squashed[start:end])
-            hidden = torch.mm(o * squashed[start:end], projection.T, out=outputs[start:end])
+            if projection is None:
+                hidden = torch.mul(o, squashed[start:end], out=outputs[start:end])
+            else:
+                hidden = torch.mm(o * squashed[start:end], projection.T, out=outputs[start:end])
             if projection_clip is not None:
                 hidden.clamp_(-projection_clip, projection_clip)
         final_hidden[: len(hidden)], final_cell[: len(cell)] = hidden, cell
@@ -136,7 +141,7 @@ class _Recurrence(torch.autograd.Function):
             d_step = torch.add(d_hidden[:size], d_outputs[start:end], out=d_projected[start:end])
             if ctx.projection_clip is not None:
                 d_step.mul_(outputs[start:end].abs() < ctx.projection_clip)
-            d_memory = d_step @ projection  # of sigmoid(o) * tanh(c), for now
+            d_memory = d_step if projection is None else d_step @ projection  # of sigmoid(o) * tanh(c), for now
             of_step = squashed[start:end]
             torch.mul(d_memory, of_step, out=d_o).mul_(o).mul_(1 - o)
             d_memory.mul_(o).mul_(1 - of_step.square()).add_(d_cell[:size])
@@ -152,7 +157,7 @@ class _Recurrence(torch.autograd.Function):
             sources = [first_hidden, *(outputs[start:end] for start, end in steps[:-1])]
             before = torch.cat([source[: end - start] for source, (start, end) in zip(sources, steps, strict=True)])
             d_recurrent = d_gates.T @ before
-        if ctx.needs_input_grad[4] and steps:
+        if projection is not None and ctx.needs_input_grad[4] and steps:
             d_projection = d_projected.T @ (gates[:, -memory.shape[1] :] * squashed)
         return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None
 

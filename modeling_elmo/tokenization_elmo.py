@@ -141,6 +141,76 @@ def split_words(text: str) -> list[Span]:
     return _find_spans(text, _split(text))
 
 
+class WordEncoding:
+    """Where the tokens of one row come from, as `BatchEncoding` asks for it: its `word_ids()`, `char_to_token()`, ...
+
+    Tokens are words, so a token's word is its number in its text. Offsets are found when they are first asked for.
+    """
+
+    def __init__(self, sources: list[Any], segments: list[list[str]], kept: list[slice], wraps: bool) -> None:
+        self.sources, self.segments, self.kept, self.wraps = sources, segments, kept, wraps
+        self.n_sequences = len(segments)
+        self._padding = (0, 0)
+        self._special = ("", "", "")
+
+    def padded(self, padding: tuple[int, int], special: tuple[str, str, str]) -> None:
+        """Takes the padding tokens on the left and on the right, and the words that begin, end and pad a row."""
+        self._padding, self._special = padding, special
+        self.__dict__.pop("offsets", None)
+
+    def _row(self, columns: Iterable[list], begin: Any, end: Any, padding: Any) -> list:
+        markers = ([begin], [end]) if self.wraps else ([], [])
+        row = _wrap((column[span] for column, span in zip(columns, self.kept, strict=True)), *markers)
+        left, right = self._padding
+        return [padding] * left + row + [padding] * right
+
+    @property
+    def tokens(self) -> list[str]:
+        return self._row(self.segments, *self._special)
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        return self._row([list(range(len(words))) for words in self.segments], None, None, None)
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        return self._row([[index] * len(words) for index, words in enumerate(self.segments)], None, None, None)
+
+    @functools.cached_property
+    def offsets(self) -> list[Span]:
+        spans = [_find_spans(source, words) for source, words in zip(self.sources, self.segments, strict=True)]
+        return self._row(spans, (0, 0), (0, 0), (0, 0))
+
+    def token_to_sequence(self, token: int) -> int | None:
+        return self.sequence_ids[token]
+
+    def token_to_word(self, token: int) -> int | None:
+        return self.word_ids[token]
+
+    def token_to_chars(self, token: int) -> Span | None:
+        return None if self.word_ids[token] is None else self.offsets[token]
+
+    def word_to_tokens(self, word: int, sequence: int = 0) -> Span | None:
+        places = zip(self.word_ids, self.sequence_ids, strict=True)
+        found = next((token for token, place in enumerate(places) if place == (word, sequence)), None)
+        return None if found is None else (found, found + 1)
+
+    def word_to_chars(self, word: int, sequence: int = 0) -> Span | None:
+        tokens = self.word_to_tokens(word, sequence)
+        return None if tokens is None else self.offsets[tokens[0]]
+
+    def char_to_token(self, character: int, sequence: int = 0) -> int | None:
+        of_tokens = enumerate(zip(self.offsets, self.sequence_ids, strict=True))
+        inside = (
+            token for token, ((start, end), place) in of_tokens if place == sequence and start <= character < end
+        )
+        return next(inside, None)
+
+    def char_to_word(self, character: int, sequence: int = 0) -> int | None:
+        token = self.char_to_token(character, sequence)
+        return None if token is None else self.word_ids[token]
+
+
 class ElmoTokenizer(PreTrainedTokenizer):
     r"""
     Words in characters, for ELMo.
@@ -156,6 +226,8 @@ class ElmoTokenizer(PreTrainedTokenizer):
             The same as words instead of a file.
         max_characters_per_token (`int`, *optional*, defaults to 50):
             Width of a word's row of characters, markers included; longer words are cut, as the original does.
+        lowercase_fallback (`bool`, *optional*, defaults to `False`):
+            Whether a word outside the vocabulary has the id of its lower case, as suits vectors of lower-case words.
         pad_token, bos_token, eos_token, unk_token (`str`, *optional*):
             The special words, with ids 0, 1, 2 and 3.
     """
@@ -168,6 +240,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         vocab_file: str | os.PathLike | None = None,
         vocab: Iterable[str] | None = None,
         max_characters_per_token: int = 50,
+        lowercase_fallback: bool = False,
         pad_token: str = "<pad>",
         bos_token: str = "<S>",
         eos_token: str = "</S>",
@@ -181,6 +254,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         if max_characters_per_token < 3:
             raise ValueError(f"`max_characters_per_token` must be at least 3, got {max_characters_per_token}")
         self.max_characters_per_token = max_characters_per_token
+        self.lowercase_fallback = lowercase_fallback
         named = {"pad_token": pad_token, "bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token}
         if missing := [name for name, token in named.items() if not str(token or "")]:
             raise ValueError(f"`{missing[0]}` must be a word, got {named[missing[0]]!r}")
@@ -197,6 +271,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
             raise ValueError(f"the vocabulary holds {unfit[0]!r}: a word must fit a line of its file")
         super().__init__(
             max_characters_per_token=max_characters_per_token,
+            lowercase_fallback=lowercase_fallback,
             pad_token=pad_token,
             bos_token=bos_token,
             eos_token=eos_token,
@@ -224,6 +299,11 @@ class ElmoTokenizer(PreTrainedTokenizer):
             tokenizer = cls(vocab=tokenizer._words[:max_size], **kwargs)
         return tokenizer
 
+    @property
+    def is_fast(self) -> bool:
+        """True: encodings say which word and which characters a token is, which is what this is asked for."""
+        return True
+
     # Word vocabulary
 
     @property
@@ -239,6 +319,8 @@ class ElmoTokenizer(PreTrainedTokenizer):
     def _ids_of(self, words: Iterable[str]) -> list[int]:
         vocab, added = self._vocab, self._added_tokens_encoder
         unknown = added.get(self.unk_token, _UNKNOWN_ID)
+        if self.lowercase_fallback:
+            return [added.get(word, vocab.get(word, vocab.get(word.lower(), unknown))) for word in words]
         return [added.get(word, vocab.get(word, unknown)) for word in words]
 
     def _convert_id_to_token(self, index: int) -> str:
@@ -384,6 +466,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         # Rows of words, and beside them only the columns that were asked for.
         begin, end = ([str(self.bos_token)], [str(self.eos_token)]) if add_special_tokens else ([], [])
         rows: list[list[str]] = []
+        encodings: list[WordEncoding] = []
         columns: dict[str, list[list]] = {"offset_mapping": [], "special_tokens_mask": [], "token_type_ids": []}
         overflowing: dict[str, list] = {"overflowing_tokens": [], "num_truncated_tokens": []}
         for first, second in examples:
@@ -395,9 +478,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
                 kept = self._kept_words([len(words) for words in segments], room, truncation_strategy)
             words = [segment[span] for segment, span in zip(segments, kept, strict=True)]
             rows.append(_wrap(words, begin, end))
+            encodings.append(WordEncoding(parts, segments, kept, add_special_tokens))
             if return_offsets_mapping:
-                offsets = [_find_spans(p, s)[span] for p, s, span in zip(parts, segments, kept, strict=True)]
-                columns["offset_mapping"].append(_wrap(offsets, [(0, 0)] * len(begin), [(0, 0)] * len(end)))
+                columns["offset_mapping"].append(encodings[-1].offsets)
             if return_special_tokens_mask:
                 ordinary = [[0] * len(segment) for segment in words]
                 columns["special_tokens_mask"].append(_wrap(ordinary, [1] * len(begin), [1] * len(end)))
@@ -420,6 +503,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
             width = -(-width // pad_to_multiple_of) * pad_to_multiple_of
         fills = [max(width - len(row), 0) for row in rows]
         side = padding_side or self.padding_side
+        special = (str(self.bos_token), str(self.eos_token), str(self.pad_token))
 
         def padded(column: Iterable[list], value: Any) -> list[list]:
             if side == "right":
@@ -462,9 +546,11 @@ class ElmoTokenizer(PreTrainedTokenizer):
             data["length"] = [len(row) for row in rows]
         if return_overflowing_tokens and return_tensors is None:
             data.update(overflowing)
+        for encoding, fill in zip(encodings, fills, strict=True):
+            encoding.padded((0, fill) if side == "right" else (fill, 0), special)
         if not is_batched and return_tensors is None:
             data = {key: value[0] for key, value in data.items()}
-        return BatchEncoding(data, tensor_type=return_tensors)
+        return BatchEncoding(data, encodings, tensor_type=return_tensors)
 
     def _kept_words(self, lengths: list[int], room: int, strategy: TruncationStrategy) -> list[slice]:
         """What to keep of segments of these lengths so that `room` words are left."""

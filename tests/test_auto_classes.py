@@ -13,7 +13,7 @@ import transformers
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import modeling_elmo
-from modeling_elmo import ElmoConfig, ElmoModel, ElmoTokenizer
+from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
 from modeling_elmo.configuration_elmo import AUTO_MAP
 
 # The LSTM's are whole tiles, as the compiled recurrence takes.
@@ -37,14 +37,12 @@ CLEAN_PROCESS = """
     import transformers
 
     for auto_class in sys.argv[4].split(","):
-        getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
+        model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    model = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules"), type(model).__module__
     inputs = tokenizer([words], is_split_into_words=True, return_tensors="pt")
     with torch.no_grad():
-        vectors = model(**inputs).last_hidden_state
-    torch.save(vectors, result)
+        torch.save(model(**inputs)[0], result)
     if len(sys.argv) > 5:
         model.save_pretrained(sys.argv[5])
         tokenizer.save_pretrained(sys.argv[5])
@@ -57,12 +55,17 @@ def vectors_of(model: ElmoModel, tokenizer: ElmoTokenizer) -> torch.Tensor:
 
 
 def load_in_clean_process(
-    folder: Path, tmp_path: Path, resave: Path | None = None, blocked: tuple[str, ...] = ()
+    folder: Path,
+    tmp_path: Path,
+    resave: Path | None = None,
+    blocked: tuple[str, ...] = (),
+    last: str = "AutoModel",
 ) -> torch.Tensor:
+    """Loads the folder through every auto class; what the model of the `last` one makes of the words."""
     result = tmp_path / "vectors.pt"
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONPATH", None)
-    auto_classes = ",".join([*AUTO_MAP, "AutoTokenizer"])
+    auto_classes = ",".join([*(name for name in AUTO_MAP if name != last), "AutoTokenizer", last])
     arguments = [str(folder), "\n".join(WORDS), str(result), auto_classes, *([str(resave)] if resave else [])]
     code = textwrap.dedent(CLEAN_PROCESS).replace("{blocked}", repr(("modeling_elmo", *blocked)))
     done = subprocess.run(
@@ -107,7 +110,17 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
     model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
     code = {path.name for path in tmp_path.glob("*.py")}
-    names = ("configuration", "kernel", "layers", "modeling", "recurrence", "softmax", "tokenization")
+    names = (
+        "configuration",
+        "crf",
+        "encoders",
+        "kernel",
+        "layers",
+        "modeling",
+        "recurrence",
+        "softmax",
+        "tokenization",
+    )
     assert code == {f"{name}_elmo.py" for name in names}
     assert type(AutoTokenizer.from_pretrained(tmp_path)) is ElmoTokenizer
 
@@ -124,6 +137,19 @@ def test_a_model_saved_alone_loads_in_a_process_without_the_package(blocked, mod
     model.save_pretrained(folder)
     vectors = load_in_clean_process(folder, tmp_path, blocked=blocked)
     torch.testing.assert_close(vectors, vectors_of(model, ElmoTokenizer()))
+
+
+def test_a_task_model_loads_in_a_process_without_the_package_by_its_auto_class(tmp_path):
+    torch.manual_seed(0)
+    tokenizer = ElmoTokenizer(vocab=["bank", "the"], lowercase_fallback=True)
+    model = ElmoForTokenClassification(ElmoConfig(**SIZES, vocab_size=len(tokenizer), word_vector_dim=3)).eval()
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    logits = load_in_clean_process(folder, tmp_path, last="AutoModelForTokenClassification")
+    with torch.no_grad():
+        expected = model(**tokenizer([WORDS], is_split_into_words=True, return_tensors="pt")).logits
+    torch.testing.assert_close(logits, expected)
 
 
 def test_a_folder_saved_by_its_own_code_loads_again(model, tmp_path):

@@ -15,6 +15,7 @@ import pretrain
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from processes import asked_for
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
@@ -257,9 +258,9 @@ def test_two_half_batches_are_one_batch(text, tmp_path):
     )
 
 
-def launch(*command: object) -> subprocess.CompletedProcess:
+def launch(*command: object, how: str = "--multi_gpu") -> subprocess.CompletedProcess:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", how, "--num_processes", "2"]
     port = ["--main_process_port", str(random.randint(20_000, 60_000))]
     return subprocess.run(
         [*launcher, *port, str(SCRIPT), *map(str, command)],
@@ -272,7 +273,7 @@ def launch(*command: object) -> subprocess.CompletedProcess:
 
 def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    done = launch(*arguments(text, whole))
+    done = launch(*arguments(text, whole), how="--cpu")
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads((whole / "all_results.json").read_text())
     assert results["processes"] == 2
@@ -283,6 +284,18 @@ def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
     done = launch(*arguments(text, resumed, "--resume_from_checkpoint", "last"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same_weights(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "count"),
+    [
+        (["accelerate", "launch", "--cpu", "--num_processes", "2", "s.py", "--num_processes", "3"], 2),
+        (["python", "-m", "accelerate.commands.launch", "--num-processes=4", "--cpu", "s.py"], 4),
+        (["accelerate", "launch", "--cpu", "s.py", "--num_processes", "3"], 1),
+    ],
+)
+def test_the_launchers_command_line_says_how_many_processes_are_wanted(launcher, count):
+    assert asked_for(launcher, "s.py") == count
 
 
 def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_path):

@@ -26,6 +26,7 @@ import torch
 import yaml
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, gather_object, set_seed
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -49,7 +50,8 @@ from data import (
     open_corpus,
     prefetch,
 )
-from settings import PretrainingError, Settings, read_settings
+from processes import keep_to_the_end, run_script
+from settings import PretrainingError, Settings, SettingsError, read_settings
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.modeling_elmo import NUM_SPECIAL_WORDS
@@ -145,7 +147,7 @@ def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraini
     if settings.model_name_or_path is None:
         try:
             return ElmoForPreTraining(ElmoConfig(**overrides, vocab_size=len(tokenizer)))
-        except (ValueError, TypeError) as error:  # what the config refuses, it names
+        except (ValueError, TypeError, StrictDataclassError) as error:  # what the config refuses, it names
             raise PretrainingError(" ".join(str(error).split())) from error
     folder = settings.model_name_or_path
     config = ElmoConfig.from_pretrained(folder)
@@ -779,12 +781,6 @@ def main(arguments: Sequence[str]) -> int:
         Path(settings.output_dir).mkdir(parents=True, exist_ok=True)
         trackers = [name for name in settings.report_to.split(",") if name and name != "none"]
         several = int(os.environ.get("WORLD_SIZE", 1)) > 1
-        if not several and "MASTER_PORT" in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True":
-            print(
-                "note: accelerate launch --cpu starts one process only; several, on CPUs too, are started by "
-                "accelerate launch --multi_gpu --num_processes 2, or by torchrun --nproc_per_node 2",
-                file=sys.stderr,
-            )
         accelerator = Accelerator(
             cpu=several and not torch.accelerator.is_available(),  # else processes on CPUs do not find each other
             mixed_precision=settings.mixed_precision,
@@ -796,6 +792,7 @@ def main(arguments: Sequence[str]) -> int:
         if accelerator.is_main_process:
             print(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
         run = Run(settings, accelerator)
+        keep_to_the_end(run, accelerator.num_processes)
         if trackers:
             flat = {k: v if isinstance(v, (int, float, str, bool)) else str(v) for k, v in vars(settings).items()}
             accelerator.init_trackers("elmo", config=flat)
@@ -820,7 +817,7 @@ def main(arguments: Sequence[str]) -> int:
             return 128 + (run.stop_signal or signal.SIGTERM)
         results = run.finish()
         accelerator.end_training()
-    except (PretrainingError, CorpusError) as error:
+    except (SettingsError, CorpusError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
@@ -836,4 +833,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    run_script(main)

@@ -1,4 +1,4 @@
-"""What a pretraining run can be told, by a recipe and on the command line."""
+"""What a run can be told, by a recipe and on the command line."""
 
 import dataclasses
 import difflib
@@ -13,13 +13,17 @@ from transformers import HfArgumentParser
 RECIPES = Path(__file__).parent / "recipes"
 
 
-class PretrainingError(ValueError):
+class SettingsError(ValueError):
     """Settings or input that cannot be trained on. The message is one line and names what is wrong."""
+
+
+class PretrainingError(SettingsError):
+    """The same, of pretraining."""
 
 
 @dataclass
 class Settings:
-    """Everything a recipe or the command line can set."""
+    """Everything that a recipe or the command line can set of pretraining."""
 
     output_dir: str = field(metadata={"help": "Where checkpoints and the final folder go."})
     # The text
@@ -145,36 +149,51 @@ class Settings:
 
 def read_settings(arguments: Sequence[str], description: str | None = None) -> Settings:
     """A recipe and what the command line changes of it."""
-    parser = HfArgumentParser(Settings, description=description, prog="training/pretrain.py")
+    (settings,) = parse_with_recipe((Settings,), arguments, description, "training/pretrain.py")
+    settings.check()
+    return settings
+
+
+def parse_with_recipe(
+    classes: Sequence[type], arguments: Sequence[str], description: str | None, program: str, recipe: str | None = None
+) -> tuple[Any, ...]:
+    """The settings of some dataclasses. A recipe, the first argument or given, sets what nothing after it does."""
+    parser = HfArgumentParser(tuple(classes), description=description, prog=program)
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help()
         raise SystemExit(0)
-    names = {setting.name for setting in dataclasses.fields(Settings)}
     rest = list(arguments)
     if not rest[0].startswith("-"):
-        path = Path(rest.pop(0))
-        known = sorted(recipe.stem for recipe in RECIPES.glob("*.yaml"))
-        if not path.is_file() and path.name in known:
-            path = RECIPES / f"{path.name}.yaml"
-        if not path.is_file():
-            raise PretrainingError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
-        try:
-            recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise PretrainingError(f"{path}: no YAML: {str(error).splitlines()[0]}") from error
-        if not isinstance(recipe, dict):
-            raise PretrainingError(f"{path}: a recipe is a list of settings and their values")
-        if unknown := sorted(set(map(str, recipe)) - names):
-            near = difflib.get_close_matches(unknown[0], names, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise PretrainingError(f"{path}: there is no setting `{unknown[0]}`{hint}")
+        recipe = rest.pop(0)
+    if recipe is not None:
+        names = {setting.name for settings_class in classes for setting in dataclasses.fields(settings_class)}
+        chosen = _read_recipe(recipe, names)
         for name in ("train_file", "validation_file"):
-            if isinstance(recipe.get(name), str):
-                recipe[name] = [recipe[name]]
-        parser.set_defaults(**recipe)
+            if isinstance(chosen.get(name), str) and Settings in classes:
+                chosen[name] = [chosen[name]]
+        parser.set_defaults(**chosen)
         for action in parser._actions:
-            if action.dest in recipe:
+            if action.dest in chosen:
                 action.required = False
-    (settings,) = parser.parse_args_into_dataclasses(rest)
-    settings.check()
-    return settings
+    return parser.parse_args_into_dataclasses(rest)
+
+
+def _read_recipe(recipe: str, names: set[str]) -> dict[str, Any]:
+    """A YAML file of settings, or the name of one that comes with the package."""
+    path = Path(recipe)
+    known = sorted(found.stem for found in RECIPES.glob("*.yaml"))
+    if not path.is_file() and path.name in known:
+        path = RECIPES / f"{path.name}.yaml"
+    if not path.is_file():
+        raise SettingsError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
+    try:
+        chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: no YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(chosen, dict):
+        raise SettingsError(f"{path}: a recipe is a list of settings and their values")
+    if unknown := sorted(set(map(str, chosen)) - names):
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise SettingsError(f"{path}: there is no setting `{unknown[0]}`{hint}")
+    return chosen

@@ -1,0 +1,163 @@
+"""A linear-chain CRF over the words of sentences, and the label sequences that a tag scheme allows.
+
+Shapes: B batch, T words, K labels. Real words come first in every row of the mask.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+# A score that no sum of others makes up for; unlike -inf it leaves gradients finite.
+IMPOSSIBLE = -1e4
+
+
+class Allowed(NamedTuple):
+    """Which labels may follow which (K, K), row before column, and which may begin and end a sentence (K,)."""
+
+    transitions: Tensor
+    starts: Tensor
+    ends: Tensor
+
+
+def _split_label(label: str) -> tuple[str, str]:
+    """Position and type: B-PER -> B, PER. A label of no such form is outside of every span."""
+    position, dash, kind = label.partition("-")
+    return (position, kind) if dash and position in "BIES" else ("O", "")
+
+
+def _may_follow(before: tuple[str, str] | None, after: tuple[str, str] | None, scheme: str) -> bool:
+    """Whether a label may follow another; None stands for the sentence's beginning and end."""
+    position, kind = before or ("O", "")
+    next_position, next_kind = after or ("O", "")
+    same = kind == next_kind
+    if scheme == "IOB1":  # B only parts two spans of one type
+        return next_position != "B" or (position != "O" and same)
+    if scheme == "BIO":
+        return next_position != "I" or (position != "O" and same)
+    if position in ("B", "I"):  # of BIOES: the span goes on
+        return next_position in ("I", "E") and same
+    return next_position in ("O", "B", "S")
+
+
+@functools.lru_cache(maxsize=32)
+def allowed_labels(labels: tuple[str, ...], scheme: str | None) -> Allowed:
+    """What a scheme allows for these labels; everything without one."""
+    size = len(labels)
+    if scheme is None:
+        return Allowed(torch.ones(size, size).bool(), torch.ones(size).bool(), torch.ones(size).bool())
+    parts = [_split_label(label) for label in labels]
+    return Allowed(
+        torch.tensor([[_may_follow(before, after, scheme) for after in parts] for before in parts]),
+        torch.tensor([_may_follow(None, after, scheme) for after in parts]),
+        torch.tensor([_may_follow(before, None, scheme) for before in parts]),
+    )
+
+
+class LinearChainCrf(nn.Module):
+    """p(labels | sentence) ∝ exp(sum of each word's score for its label and of the transitions between labels)."""
+
+    def __init__(self, num_labels: int) -> None:
+        super().__init__()
+        self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
+        self.starts = nn.Parameter(torch.zeros(num_labels))
+        self.ends = nn.Parameter(torch.zeros(num_labels))
+
+    def scores(self) -> "Scores":
+        return Scores(self.transitions, self.starts, self.ends)
+
+    def loss(self, emissions: Tensor, mask: Tensor, labels: Tensor, ignored: int) -> Tensor:
+        """-log p of the labels (B, T), summed over the sentences. Words with the label `ignored` may have any."""
+        emissions, scores = emissions.float(), self.scores()
+        known = (labels != ignored)[..., None]
+        others = torch.ones_like(emissions, dtype=torch.bool).scatter(2, labels.clamp(min=0)[..., None], False)
+        given = emissions.masked_fill(known & others, IMPOSSIBLE)
+        return (partition(emissions, mask, scores) - partition(given, mask, scores)).sum()
+
+
+class Scores(NamedTuple):
+    """Of transitions (K, K), and of labels at a sentence's beginning and end (K,)."""
+
+    transitions: Tensor
+    starts: Tensor
+    ends: Tensor
+
+    def restricted(self, allowed: Allowed) -> "Scores":
+        """The same, where what is not allowed is impossible."""
+        return Scores(
+            *(score.masked_fill(~may.to(score.device), IMPOSSIBLE) for score, may in zip(self, allowed, strict=True))
+        )
+
+
+def without_transitions(like: Tensor) -> Scores:
+    """The scores of a plain softmax over the labels of `like` (..., K)."""
+    size = like.shape[-1]
+    return Scores(like.new_zeros(size, size), like.new_zeros(size), like.new_zeros(size))
+
+
+def _prefixes(emissions: Tensor, mask: Tensor, scores: Scores) -> list[Tensor]:
+    """For every t, the log of the summed exp scores of all labels up to word t that end in each label: T x (B, K)."""
+    alpha = scores.starts + emissions[:, 0]
+    found = [alpha]
+    for t in range(1, emissions.shape[1]):
+        new = torch.logsumexp(alpha[:, :, None] + scores.transitions, dim=1) + emissions[:, t]
+        alpha = torch.where(mask[:, t, None], new, alpha)
+        found.append(alpha)
+    return found
+
+
+def partition(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
+    """The log of the summed exp scores of all label sequences: (B,), 0 for a sentence without words."""
+    if not emissions.shape[1]:
+        return emissions.new_zeros(len(emissions))
+    last = _prefixes(emissions, mask, scores)[-1]
+    return torch.logsumexp(last + scores.ends, dim=1) * mask[:, 0]
+
+
+def log_marginals(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
+    """log p of each label of each word, whatever the other words' labels are: (B, T, K)."""
+    words = emissions.shape[1]
+    if not words:
+        return emissions
+    prefixes = torch.stack(_prefixes(emissions, mask, scores), dim=1)
+    beta = scores.ends.expand(len(emissions), -1)
+    suffixes = [beta]
+    for t in range(words - 1, 0, -1):
+        new = torch.logsumexp(scores.transitions + (emissions[:, t] + beta)[:, None], dim=2)
+        beta = torch.where(mask[:, t, None], new, beta)
+        suffixes.append(beta)
+    # From a padded word on, `prefixes` repeats the last real one and `suffixes` is the end's: nothing to mask out.
+    return torch.log_softmax(prefixes + torch.stack(suffixes[::-1], dim=1), dim=-1)
+
+
+@torch.no_grad()
+def best_labels(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
+    """The label sequence with the highest score (Viterbi): (B, T), whatever for padded words."""
+    batch, words, _ = emissions.shape
+    if not words:
+        return mask.long()
+    best = scores.starts + emissions[:, 0]
+    pointers: list[Tensor] = []
+    stay = torch.arange(emissions.shape[2], device=emissions.device).expand(batch, -1)
+    for t in range(1, words):
+        value, pointer = (best[:, :, None] + scores.transitions).max(dim=1)
+        best = torch.where(mask[:, t, None], value + emissions[:, t], best)
+        pointers.append(torch.where(mask[:, t, None], pointer, stay))
+    label = (best + scores.ends).argmax(dim=1, keepdim=True)  # (B, 1)
+    path = [label]
+    for pointer in reversed(pointers):
+        label = pointer.gather(1, label)
+        path.append(label)
+    return torch.cat(path[::-1], dim=1)
+
+
+__all__ = [
+    "LinearChainCrf",
+    "Scores",
+    "allowed_labels",
+    "best_labels",
+    "log_marginals",
+    "partition",
+    "without_transitions",
+]

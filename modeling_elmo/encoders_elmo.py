@@ -1,0 +1,230 @@
+"""What the task models put between their inputs and their outputs.
+
+Words come without sentence markers and from the left: a mask (B, T) has its real words first. What is at padded words
+is zero after every encoder.
+
+Shapes: B batch, T words, S words of a second text, C characters a word, D features of a word, H units of an LSTM.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .layers_elmo import GlorotLinear, distinct_rows, pack
+from .recurrence_elmo import (
+    plain_recurrence,
+    side_by_side,
+    train_side_by_side,
+    trained_recurrence,
+    trains_side_by_side,
+)
+
+
+class Words(NamedTuple):
+    """The words of one text of each row."""
+
+    features: Tensor  # (B, T, D), what the encoder reads
+    elmo: Tensor | None  # (B, T, E), what is put beside the encoder's output
+    mask: Tensor  # (B, T), True for real words
+
+
+class TaskConv(nn.Conv1d):
+    """A convolution of a task model, initialised by its fan-in."""
+
+
+class CharacterCnn(nn.Module):
+    """A word's vector from its characters, learned with the task: (B, T, C) -> (B, T, filters)."""
+
+    def __init__(self, characters: int, size: int, filters: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, size, padding_idx=0)
+        self.convolution = TaskConv(size, filters, width)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        distinct, index, _ = distinct_rows(char_ids.flatten(0, 1))
+        embedded = self.embedding(distinct).transpose(1, 2)
+        return F.relu(self.convolution(embedded).amax(-1))[index].unflatten(0, char_ids.shape[:2])
+
+
+class TaskLstmLayer(nn.Module):
+    """One LSTM over packed words in one direction: (N, D) -> (N, H). Forget gates start out open, by the bias of 1."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        self.input_gates = GlorotLinear(inputs, 4 * units, fan_in=inputs, bias=True)
+        self.recurrent_gates = GlorotLinear(units, 4 * units, fan_in=units)
+
+    def forward(self, words: Tensor, batch_sizes: Sequence[int]) -> Tensor:
+        gates = self.input_gates(words)  # (N, 4H)
+        weight = self.recurrent_gates.weight
+        zeros = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, weight.shape[1])
+        recurrence = trained_recurrence if gates.dtype == weight.dtype else plain_recurrence
+        return recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
+
+
+class WordLstm(nn.Module):
+    """LSTMs in both directions over the real words: (B, T, D) -> (B, T, 2H), with dropout between layers."""
+
+    def __init__(self, inputs: int, units: int, layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.size = 2 * units
+        sizes = [inputs] + [self.size] * (layers - 1)
+        self.forward_layers = nn.ModuleList(TaskLstmLayer(size, units) for size in sizes)
+        self.backward_layers = nn.ModuleList(TaskLstmLayer(size, units) for size in sizes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+        packing = pack(mask)
+        indices = (packing.forward_index, packing.backward_index)
+        flat = features.flatten(0, 1)
+        for number, layers in enumerate(zip(self.forward_layers, self.backward_layers, strict=True)):
+            flat = self._read(layers, flat if number == 0 else self.dropout(flat), indices, packing.batch_sizes)
+        return flat.unflatten(0, mask.shape)
+
+    # As in the biLM: a loop over time steps is not for tracing.
+    @torch.compiler.disable
+    def _read(
+        self,
+        layers: tuple[nn.Module, nn.Module],
+        flat: Tensor,
+        indices: tuple[Tensor, Tensor],
+        batch_sizes: Sequence[int],
+    ) -> Tensor:
+        """A layer of both directions, side by side where that is faster: (B * T, D) -> (B * T, 2H)."""
+
+        def run(side: int, flat: Tensor) -> tuple[Tensor]:
+            packed = layers[side](flat[indices[side]], batch_sizes)
+            return (packed.new_zeros(len(flat), packed.shape[1]).index_copy(0, indices[side], packed),)
+
+        forward, backward = partial(run, 0), partial(run, 1)
+        if trains_side_by_side(flat):
+            own = (list(layers[0].parameters()), list(layers[1].parameters()))
+            sides: Sequence[tuple[Tensor, ...]] = train_side_by_side(forward, backward, (flat,), own)
+        elif torch.is_grad_enabled() or flat.device.type != "cpu":
+            sides = (forward(flat), backward(flat))
+        else:
+            sides = side_by_side(lambda: forward(flat), lambda: backward(flat))
+        return torch.cat([side[0] for side in sides], dim=-1)
+
+
+class WordDropout(nn.Module):
+    """Dropout that loses the same features of every word of a sentence (Gal and Ghahramani, 2016)."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, features: Tensor) -> Tensor:
+        kept = F.dropout(features.new_ones(len(features), 1, features.shape[2]), self.probability, self.training)
+        return features * kept
+
+
+class Maxout(nn.Module):
+    """The largest of several linear maps, feature by feature."""
+
+    def __init__(self, inputs: int, outputs: int, pool: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs * pool)
+        self.pool = pool
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.linear(features).unflatten(-1, (-1, self.pool)).amax(-1)
+
+
+def attend(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last dimension, over what the mask (B, S) has; zero where that is nothing."""
+    keep = mask[:, None]
+    return torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1) * keep
+
+
+def pooled(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest, mean and smallest value of each feature over the real words: each (B, D), zero without words."""
+    keep = mask[..., None]
+    count = keep.sum(1)
+    if not features.shape[1]:
+        return (features.new_zeros(len(features), features.shape[2]),) * 3
+    largest = features.masked_fill(~keep, torch.finfo(features.dtype).min).amax(1)
+    smallest = features.masked_fill(~keep, torch.finfo(features.dtype).max).amin(1)
+    mean = (features * keep).sum(1) / count.clamp(min=1)
+    return largest * (count > 0), mean, smallest * (count > 0)
+
+
+class BiattentiveNetwork(nn.Module):
+    """The biattentive classification network of McCann et al. (2017) over one text, which attends to itself.
+
+    A feed-forward layer, an encoding LSTM, attention, an integrating LSTM, four ways of pooling (largest, mean,
+    smallest, and by learned attention), maxout layers. ELMo joins the integrating LSTM's output.
+    """
+
+    POOL = 4
+
+    def __init__(self, inputs: int, elmo: int, units: int, dropout: float, outputs: int) -> None:
+        super().__init__()
+        self.reduce = nn.Linear(inputs, units)
+        self.encoder = WordLstm(units, units)
+        self.integrator = WordLstm(3 * self.encoder.size, units)
+        size = self.integrator.size + elmo
+        self.attention = nn.Linear(size, 1)
+        self.hidden = nn.ModuleList([Maxout(4 * size, 2 * units, self.POOL), Maxout(2 * units, units, self.POOL)])
+        self.output = nn.Linear(units, outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, text: Words) -> Tensor:
+        """-> (B, outputs)"""
+        encoded = self.encoder(self.dropout(F.relu(self.reduce(text.features))), text.mask)
+        context = attend(encoded @ encoded.transpose(1, 2), text.mask) @ encoded
+        compared = torch.cat([encoded, encoded - context, encoded * context], dim=-1)
+        integrated = self.integrator(self.dropout(compared), text.mask)
+        if text.elmo is not None:
+            integrated = torch.cat([integrated, text.elmo], dim=-1)
+        weights = attend(self.attention(self.dropout(integrated)).transpose(1, 2), text.mask)  # (B, 1, T)
+        features = torch.cat([*pooled(integrated, text.mask), (weights @ integrated).squeeze(1)], dim=-1)
+        for layer in self.hidden:
+            features = layer(self.dropout(features))
+        return self.output(self.dropout(features))
+
+
+class Esim(nn.Module):
+    """The enhanced sequential inference model of Chen et al. (2017) over a pair of texts.
+
+    An encoding LSTM, soft alignment of the two texts, their comparison, a composing LSTM, pooling. ELMo joins the
+    encoding LSTM's output, so that the alignment sees it.
+    """
+
+    def __init__(self, inputs: int, elmo: int, units: int, dropout: float, outputs: int) -> None:
+        super().__init__()
+        self.encoder = WordLstm(inputs, units)
+        size = self.encoder.size + elmo
+        self.compare = nn.Linear(4 * size, units)
+        self.composer = WordLstm(units, units)
+        self.hidden = nn.Linear(4 * self.composer.size, units)
+        self.output = nn.Linear(units, outputs)
+        self.word_dropout = WordDropout(dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def _encode(self, text: Words) -> Tensor:
+        encoded = self.encoder(text.features, text.mask)
+        return encoded if text.elmo is None else torch.cat([encoded, text.elmo], dim=-1)
+
+    def _compose(self, encoded: Tensor, aligned: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        compared = torch.cat([encoded, aligned, encoded - aligned, encoded * aligned], dim=-1)
+        largest, mean, _ = pooled(self.composer(self.word_dropout(F.relu(self.compare(compared))), mask), mask)
+        return mean, largest
+
+    def forward(self, first: Words, second: Words) -> Tensor:
+        """-> (B, outputs)"""
+        one, two = self._encode(first), self._encode(second)
+        scores = one @ two.transpose(1, 2)  # (B, T, S)
+        from_two = attend(scores, second.mask) @ two
+        from_one = attend(scores.transpose(1, 2), first.mask) @ one
+        features = torch.cat(
+            [*self._compose(one, from_two, first.mask), *self._compose(two, from_one, second.mask)], dim=-1
+        )
+        return self.output(self.dropout(torch.tanh(self.hidden(self.dropout(features)))))
+
+
+__all__ = ["BiattentiveNetwork", "CharacterCnn", "Esim", "TaskConv", "WordLstm", "Words"]

@@ -1,0 +1,325 @@
+"""Fine-tuning and comparing, from files to a folder of results."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import compare
+import finetune
+import pytest
+import torch
+from examples import Collator, Examples, LayerStore, encode
+from safetensors.torch import load_file
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
+
+SCRIPT = Path(finetune.__file__)
+NAMES = ["Anna", "Boris", "Clara", "David"]
+TOWNS = ["Oslo", "Rome", "Paris", "York"]
+SMALL = ["head_dim=12", "head_char_filters=8", "head_dropout=0.1", "elmo_dropout=0.1"]
+
+
+def write_ner(path: Path) -> Path:
+    """Sentences in IOB1 columns, in which every name is a PER and every town a LOC."""
+    sentences = []
+    for name in NAMES:
+        for town in TOWNS:
+            tags = [(name, "I-PER"), ("lives", "O"), ("in", "O"), ("New", "I-LOC"), (town, "I-LOC"), (".", "O")]
+            sentences.append("\n".join(f"{word} X X {tag}" for word, tag in tags))
+    path.write_text("-DOCSTART- X X O\n\n" + "\n\n".join(sentences) + "\n")
+    return path
+
+
+def write_task(task: str, folder: Path) -> Path:
+    if task == "ner":
+        return write_ner(folder / "data.conll")
+    if task == "pos":
+        rows = [f"{n}\tword{n % 3}\t_\t{'NOUN' if n % 3 else 'VERB'}" + "\t_" * 6 for n in range(1, 7)]
+        path = folder / "data.conllu"
+        path.write_text(("\n".join(rows) + "\n\n") * 8)
+    elif task == "sst":
+        path = folder / "data.txt"
+        path.write_text("(4 (2 very) (3 good))\n(0 (2 very) (1 bad))\n" * 6)
+    elif task == "nli":
+        path = folder / "data.jsonl"
+        rows = [("a dog runs", "an animal runs", "entailment"), ("a dog runs", "no dog runs", "contradiction")] * 6
+        keys = ("sentence1", "sentence2", "gold_label")
+        path.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows))
+    else:
+        path = folder / "data.jsonl"
+        rows = [{"context": "the sun", "choices": ["shines", "barks"], "label": 0}]
+        rows += [{"context": "the dog", "choices": ["shines", "barks"], "label": 1}]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows * 6))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bilm(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bilm")
+    torch.manual_seed(0)
+    sizes = {"projection_dim": 8, "cell_dim": 16, "char_filters": [[1, 4], [3, 12]], "num_highway_layers": 1}
+    ElmoModel(ElmoConfig(**sizes)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("vectors") / "vectors.txt"
+    words = "lives in new . very good bad a dog runs an animal no the sun shines barks".split()
+    path.write_text(
+        "".join(f"{word} {' '.join(str((n * k) % 7 - 3) for k in range(1, 5))}\n" for n, word in enumerate(words))
+    )
+    return path
+
+
+def arguments(task: str, data: Path, output: Path, *more: object) -> list[str]:
+    fixed = ["--task", task, "--train_file", data, "--validation_file", data, "--output_dir", output]
+    sizes = ["--head_overrides", *SMALL, "--num_train_epochs", 3, "--disable_tqdm", "true", "--patience", 0]
+    return [str(value) for value in (*fixed, *sizes, "--learning_rate", 0.01, *more)]
+
+
+def run(task: str, data: Path, output: Path, *more: object) -> dict:
+    results = finetune.finetune(arguments(task, data, output, *more))
+    assert results is not None
+    return results
+
+
+def losses(folder: Path) -> list[float]:
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+@pytest.mark.parametrize("task", list(finetune.HEADS))
+def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, tmp_path):
+    data = write_task(task, tmp_path)
+    more = ["--test_file", data, "--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 12]
+    more += ["--per_device_train_batch_size", 2]
+    results = run(task, data, tmp_path / "out", *more)
+    metric = "eval_f1" if task == "ner" else "eval_accuracy"
+    assert results[metric] > 0.6
+    assert results[metric.replace("eval", "test")] == results[metric]
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"model.safetensors", "config.json", "vocab.txt", "predictions.tsv", "test_predictions.tsv"} <= written
+    assert {"mix_weights.json", "mix_weights.png", "all_results.json"} <= written
+    weights = json.loads((tmp_path / "out" / "mix_weights.json").read_text())
+    assert set(weights) == {"input", "output"}
+
+
+def test_a_tagger_learns_its_sentences_and_writes_words_labels_and_predictions(bilm, vectors, tmp_path):
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 15]
+    more += ["--per_device_train_batch_size", 2]
+    results = run("ner", write_ner(tmp_path / "data"), tmp_path / "out", *more)
+    assert results["eval_f1"] >= 0.99
+    lines = (tmp_path / "out" / "predictions.tsv").read_text().split("\n\n")[0].split("\n")
+    assert [line.split("\t") for line in lines][:5] == [
+        ["Anna", "S-PER", "S-PER"],
+        ["lives", "O", "O"],
+        ["in", "O", "O"],
+        ["New", "B-LOC", "B-LOC"],
+        ["Oslo", "E-LOC", "E-LOC"],
+    ]
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "out").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer(["Boris lives in New Rome ."], return_tensors="pt")
+    labels = [model.config.id2label[number] for number in model.decode(**inputs)[0]]
+    assert labels == ["S-PER", "O", "O", "B-LOC", "E-LOC", "O"]
+
+
+def test_training_with_kept_layers_is_training_without(bilm, vectors, tmp_path):
+    data = write_ner(tmp_path / "data")
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--logging_steps", 1]
+    run("ner", data, tmp_path / "kept", *more)
+    run("ner", data, tmp_path / "anew", *more, "--cache_gb", 0)
+    assert list((tmp_path / "kept" / "cache").glob("layers-*.f32"))
+    assert not (tmp_path / "anew" / "cache").exists()
+    assert len(losses(tmp_path / "kept")) == 3
+    assert losses(tmp_path / "kept") == losses(tmp_path / "anew")
+    kept, anew = (load_file(tmp_path / name / "model.safetensors") for name in ("kept", "anew"))
+    for name, tensor in kept.items():
+        torch.testing.assert_close(tensor, anew[name], atol=1e-6, rtol=0)
+
+
+def test_layers_are_kept_once_and_not_beyond_the_limit(bilm, tmp_path, capsys):
+    model = ElmoForTokenClassification.from_pretrained(bilm, num_labels=2)
+    tokenizer = ElmoTokenizer()
+    sequences = [(["a", "bank"],), (["the", "river", "bank"],), ([],)]
+    store = LayerStore.of(sequences, model, tokenizer, tmp_path, limit=1)
+    inputs = encode(sequences, tokenizer)
+    with torch.no_grad():
+        expected = model.bilm_layers(inputs["char_ids"], inputs["attention_mask"])
+    for number, sequence in enumerate(sequences):
+        length = len(sequence[0]) + 2
+        torch.testing.assert_close(torch.tensor(store[number]), expected[number, :length])
+    (file,) = tmp_path.iterdir()
+    before = file.stat().st_mtime_ns
+    LayerStore.of(sequences, model, tokenizer, tmp_path, limit=1)
+    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [before]
+    assert LayerStore.of(sequences, model, tokenizer, tmp_path, limit=1e-9) is None
+    assert "more than --cache_gb" in capsys.readouterr().out
+
+
+def test_batches_have_labels_at_their_words_and_choices_side_by_side():
+    tokenizer = ElmoTokenizer()
+    tagged = Examples([(["a", "b"],), (["c"],)], [[1, 2], [0]])
+    batch = Collator(tokenizer)([tagged[0], tagged[1]])
+    assert batch["labels"].tolist() == [[-100, 1, 2, -100], [-100, 0, -100, -100]]
+    choices = Examples([(["a"], ["b"]), (["a"], ["c", "d"])] * 2, [1, 0], per_example=2)
+    batch = Collator(tokenizer)([choices[0], choices[1]])
+    assert batch["char_ids"].shape == (2, 2, 7, 50)
+    assert batch["labels"].tolist() == [1, 0]
+    assert choices.lengths() == [7, 7]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(bilm, vectors, tmp_path):
+    data = write_ner(tmp_path / "data")
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
+    more += ["--eval_strategy", "no", "--load_best_model_at_end", "false", "--per_device_train_batch_size", 4]
+    more += ["--save_total_limit", 50]
+    run("ner", data, tmp_path / "whole", *more)
+    (tmp_path / "resumed").mkdir()
+    os.rename(tmp_path / "whole" / "checkpoint-5", tmp_path / "resumed" / "checkpoint-5")
+    run("ner", data, tmp_path / "resumed", *more, "--resume_from_checkpoint", "last")
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name]), name
+
+
+def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
+    data, output = write_ner(tmp_path / "data"), tmp_path / "out"
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--num_train_epochs", 4000, "--save_strategy", "no"]
+    more += ["--load_best_model_at_end", "false", "--eval_strategy", "no", "--logging_steps", 1]
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *arguments("ner", data, output, *more)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "'loss'" in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "go on with --resume_from_checkpoint last" in errors
+    assert list(output.glob("checkpoint-*/model.safetensors"))
+
+
+def test_a_trained_bilm_has_a_learning_rate_of_its_own(bilm, vectors, tmp_path):
+    data = write_ner(tmp_path / "data")
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--freeze_bilm", "false", "--num_train_epochs", 1]
+    run("ner", data, tmp_path / "still", *more, "--bilm_learning_rate", 0)
+    run("ner", data, tmp_path / "moved", *more)
+    before = load_file(bilm / "model.safetensors")
+    still, moved = (load_file(tmp_path / name / "model.safetensors") for name in ("still", "moved"))
+    name = "forward_lm.layers.0.projection.weight"
+    assert torch.equal(still[f"elmo.{name}"], before[name])
+    assert not torch.equal(moved[f"elmo.{name}"], before[name])
+
+
+def test_a_task_model_goes_on_with_its_labels_and_refuses_others(bilm, vectors, tmp_path):
+    data = write_ner(tmp_path / "data")
+    run("ner", data, tmp_path / "first", "--model_name_or_path", bilm, "--word_vectors", vectors)
+    run("ner", data, tmp_path / "second", "--model_name_or_path", tmp_path / "first", "--num_train_epochs", 1)
+    fewer = tmp_path / "fewer"
+    fewer.write_text("Anna X X I-PER\nsings X X O\n")
+    with pytest.raises(finetune.SettingsError, match=r"was trained for other labels: the data lacks B-LOC, E-LOC"):
+        run("ner", fewer, tmp_path / "third", "--model_name_or_path", tmp_path / "first")
+
+
+def test_lengths_can_group_batches(vectors, tmp_path):
+    data = write_ner(tmp_path / "data")
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--train_sampling_strategy", "group_by_length"]
+    assert run("ner", data, tmp_path / "out", *more)["eval_f1"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--elmo_placement", "middle"], "`elmo_placement` must be one of input, output, both, none, got 'middle'"),
+        (["--elmo_placement", "both"], "ELMo needs a biLM: give --model_name_or_path"),
+        (["--train_fraction", "0"], "`train_fraction` must be above 0"),
+        (["--train_file", "missing.conll"], "missing.conll"),
+        (["--word_vectors", "missing.txt"], "missing.txt"),
+        (["--head_overrides", "head_dims=3"], "ElmoConfig has no `head_dims`"),
+        (["--head_overrides", "head_dim=0"], "`head_dim` must be at least 1"),
+        (["--resume_from_checkpoint", "last"], "has no checkpoint to go on from"),
+        (["--tag_scheme", "IOB7"], "`tag_scheme` must be one of BIO, BIOES, IOB1"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_bad_settings_are_one_clear_line(change, message, vectors, tmp_path, capsys):
+    base = arguments("ner", write_ner(tmp_path / "data"), tmp_path / "out", "--elmo_placement", "none")
+    assert finetune.main([*base, "--word_vectors", str(vectors), *change]) == finetune.BAD_INPUT
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Anna X X I-PER\nsings X X Q\n", "Q"),
+        ("Anna X X B-PER\nsings X X I-LOC\nX X X E-PER\n", "line 2"),
+        ("", "empty"),
+        ("Anna\n", "line 1"),
+    ],
+)
+def test_bad_data_is_one_clear_line_with_its_place(content, message, vectors, tmp_path, capsys):
+    (tmp_path / "bad").write_text(content)
+    more = ["--elmo_placement", "none", "--word_vectors", vectors]
+    assert finetune.main(arguments("ner", tmp_path / "bad", tmp_path / "out", *more)) == finetune.BAD_INPUT
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_label_of_the_validation_data_that_training_lacks_is_named(vectors, tmp_path, capsys):
+    data = write_ner(tmp_path / "data")
+    (tmp_path / "other").write_text("Anna X X I-PER\nUNO X X I-ORG\n")
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--validation_file", tmp_path / "other"]
+    assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
+    assert "the label 'S-ORG' is none of the model's" in capsys.readouterr().err
+
+
+def test_vectors_of_two_dimensions_are_named_by_line(vectors, tmp_path, capsys):
+    (tmp_path / "vectors.txt").write_text("lives 1 2 3\nin 1 2\n")
+    more = ["--elmo_placement", "none", "--word_vectors", tmp_path / "vectors.txt"]
+    assert finetune.main(arguments("ner", write_ner(tmp_path / "data"), tmp_path / "out", *more)) == finetune.BAD_INPUT
+    assert "line 2" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------------- comparing
+
+
+def test_without_elmo_there_is_nothing_to_mix():
+    found = compare.settings_to_run(["none", "both"], ["last", "0.001"], [0.1])
+    assert [setting.name for setting in found] == ["none-0.1", "both-last-0.1", "both-0.001-0.1"]
+
+
+def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, tmp_path, capsys):
+    data, output = write_ner(tmp_path / "data"), tmp_path / "compare"
+    own = ["--placements", "none", "both", "--mixes", "average", "--fractions", "0.5", "1", "--seeds", "0", "1"]
+    command = [*arguments("ner", data, output, "--model_name_or_path", bilm, "--word_vectors", vectors), *own]
+    assert compare.main(command) == 0
+    rows = json.loads((output / "comparison.json").read_text())
+    assert [(row["model"], row["fraction"], row["seeds"]) for row in rows] == [
+        ("without ELMo", 0.5, 2),
+        ("ELMo at the input and output, average", 0.5, 2),
+        ("without ELMo", 1.0, 2),
+        ("ELMo at the input and output, average", 1.0, 2),
+    ]
+    assert (output / "comparison.md").read_text().count("\n") == 6
+    assert (output / "comparison.png").stat().st_size > 1000
+    assert not list(output.glob("*/checkpoint-*"))
+    (output / "none-1-seed0" / "all_results.json").unlink()
+    before = (output / "none-1-seed1" / "all_results.json").stat().st_mtime_ns
+    assert compare.main(command) == 0
+    assert json.loads((output / "comparison.json").read_text()) == rows
+    assert (output / "none-1-seed1" / "all_results.json").stat().st_mtime_ns == before

@@ -1,0 +1,141 @@
+"""Compares places and mixes of ELMo on a task, over seeds and parts of the training data: one table, one plot.
+
+    python training/compare.py --task ner --model_name_or_path my-elmo --train_file eng.train \
+        --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/compare \
+        --placements none input output both
+
+The paper's Table 2 is --mixes last average 1 0.001, its Table 3 --placements none input output both, its Figure 1
+--fractions 0.01 0.1 1. Everything else is passed on to training/finetune.py. Finished runs are not done again, so an
+interrupted comparison goes on when it is started again.
+"""
+
+import argparse
+import itertools
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers.utils import logging as transformers_logging
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from examples import UnknownLabel
+from figures import draw_comparison
+from finetune import BAD_INPUT, HEADS, finetune
+from metrics import METRIC
+from settings import SettingsError
+from task_data import TaskDataError
+
+from modeling_elmo.word_vectors import WordVectorError
+
+PLACEMENTS = ("none", "input", "output", "both")
+
+
+class Setting(NamedTuple):
+    """What the runs of one row of the table have in common."""
+
+    placement: str
+    mix: str  # last, average, or the λ of a learned mix
+    fraction: float
+
+    def arguments(self) -> list[str]:
+        mix = ["--mix", self.mix] if self.mix in ("last", "average") else ["--mix", "scalar", "--mix_l2", self.mix]
+        placement = ["--elmo_placement", self.placement, *(mix if self.placement != "none" else [])]
+        return [*placement, "--train_fraction", str(self.fraction)]
+
+    @property
+    def name(self) -> str:
+        mix = "" if self.placement == "none" else f"-{self.mix}"
+        return f"{self.placement}{mix}-{self.fraction:g}"
+
+    @property
+    def model(self) -> str:
+        """The row's model, in words."""
+        if self.placement == "none":
+            return "without ELMo"
+        mix = {"last": "last layer", "average": "average"}.get(self.mix, f"λ = {self.mix}")
+        return f"ELMo at the {self.placement.replace('both', 'input and output')}, {mix}"
+
+
+def settings_to_run(placements: Iterable[str], mixes: Iterable[str], fractions: Iterable[float]) -> list[Setting]:
+    """Every combination; without ELMo there is nothing to mix."""
+    every = itertools.product(sorted(set(fractions)), placements, mixes)
+    return list(dict.fromkeys(Setting(p, "-" if p == "none" else m, f) for f, p, m in every))
+
+
+def table_of(scores: dict[Setting, list[float]], metric: str) -> tuple[list[dict[str, Any]], str]:
+    """The rows of the comparison, and the same as Markdown. The spread is the standard deviation of the seeds."""
+    rows = [
+        {
+            "model": setting.model,
+            "fraction": setting.fraction,
+            metric: statistics.mean(values),
+            "standard deviation": statistics.stdev(values) if len(values) > 1 else None,
+            "seeds": len(values),
+            "scores": values,
+        }
+        for setting, values in scores.items()
+    ]
+    lines = [f"| model | training data | {metric} | seeds |", "|---|---|---|---|"]
+    for row in rows:
+        spread = "" if row["standard deviation"] is None else f" ± {100 * row['standard deviation']:.2f}"
+        lines.append(f"| {row['model']} | {row['fraction']:.0%} | {100 * row[metric]:.2f}{spread} | {row['seeds']} |")
+    return rows, "\n".join(lines) + "\n"
+
+
+def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: Sequence[str]) -> float | None:
+    """One run's score on the validation data: a finished run's, or that of a new one; None where it was stopped."""
+    output = folder / f"{setting.name}-seed{seed}"
+    finished = output / "all_results.json"
+    if not finished.is_file():
+        where = ["--output_dir", str(output), "--cache_dir", str(folder / "cache"), "--seed", str(seed)]
+        arguments = [*passed_on, *setting.arguments(), *where]
+        if any(output.glob("checkpoint-*")):
+            arguments += ["--resume_from_checkpoint", "last"]
+        if finetune(arguments) is None:
+            return None
+        for checkpoint in output.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    return json.loads(finished.read_text(encoding="utf-8"))[f"eval_{metric}"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="training/compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", required=True, choices=list(HEADS))
+    parser.add_argument("--output_dir", required=True, type=Path, help="where runs, table and plot go")
+    parser.add_argument("--placements", nargs="+", default=["none", "both"], choices=PLACEMENTS)
+    parser.add_argument("--mixes", nargs="+", default=["0.001"], help="last, average, or the λ of a learned mix")
+    parser.add_argument("--fractions", nargs="+", type=float, default=[1.0], help="parts of the training data")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    own, rest = parser.parse_known_args(list(arguments))
+    transformers_logging.set_verbosity_error()
+    metric = METRIC[own.task]
+    scores: dict[Setting, list[float]] = {}
+    try:
+        for setting in settings_to_run(own.placements, own.mixes, own.fractions):
+            for seed in own.seeds:
+                print(f"\n=== {setting.model}, {setting.fraction:.0%} of the data, seed {seed}")
+                score = run_once(setting, seed, own.output_dir, metric, ["--task", own.task, *rest])
+                if score is None:
+                    print("stopped: start the same command again to go on", file=sys.stderr)
+                    return 130
+                scores.setdefault(setting, []).append(score)
+    except (SettingsError, TaskDataError, WordVectorError, UnknownLabel) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    rows, markdown = table_of(scores, metric)
+    (own.output_dir / "comparison.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (own.output_dir / "comparison.md").write_text(markdown, encoding="utf-8")
+    draw_comparison(rows, metric, own.output_dir / "comparison.png")
+    print(f"\n{markdown}\nWrote comparison.md, .json and .png to {own.output_dir}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""How scripts of several processes begin and end.
+
+`accelerate launch --cpu --num_processes N`: accelerate 1.15 starts one process for that and does not tell it how many
+were asked for. The number is read off accelerate's own command line, and the script begins again as that many
+processes, as `torchrun` would start them.
+
+At the end gloo's destructor holds Python's lock while it waits for its thread, which may be waiting for that lock to
+let go of a tensor: a process hangs once in a while. So nothing is taken apart: the process just ends.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import psutil
+
+
+def asked_for(launcher: Sequence[str], script: str) -> int:
+    """The processes that a launcher's command line asks for; what follows the script in it is the script's own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--num_processes", "--num-processes", type=int, default=1)
+    end = launcher.index(script) if script in launcher else len(launcher)
+    return parser.parse_known_args(list(launcher[:end]))[0].num_processes
+
+
+def start_processes(script: str, arguments: Sequence[str]) -> None:
+    """Replaces this process by as many as were asked for; returns where one was, or others are there already."""
+    by_simple_launcher = "MASTER_PORT" in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True"
+    if "WORLD_SIZE" in os.environ or not by_simple_launcher:
+        return
+    launcher = psutil.Process().parent()
+    count = 1 if launcher is None else asked_for(launcher.cmdline(), script)
+    if count < 2:
+        print(
+            "note: this is one process; several, on CPUs too, are started by accelerate launch --multi_gpu "
+            "--num_processes 2, or by torchrun --nproc_per_node 2",
+            file=sys.stderr,
+        )
+        return
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+    os.execv(sys.executable, [sys.executable, *torchrun, script, *arguments])
+
+
+# What uses a process group, which must not be destroyed before the process ends.
+_kept: list[Any] = []
+
+
+def keep_to_the_end(thing: Any, processes: int) -> None:
+    """Takes note of something that uses the process group, if there is one."""
+    if processes > 1:
+        _kept.append(thing)
+
+
+def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Runs a script's `main` with its arguments, in as many processes as were asked for, and ends with its code."""
+    start_processes(sys.argv[0], sys.argv[1:])
+    code = main(sys.argv[1:])
+    if _kept:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
