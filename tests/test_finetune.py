@@ -106,6 +106,7 @@ def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, 
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"model.safetensors", "config.json", "vocab.txt", "predictions.tsv", "test_predictions.tsv"} <= written
     assert {"mix_weights.json", "mix_weights.png", "all_results.json"} <= written
+    assert not any(name.endswith((".bin", ".pt", ".pth")) for name in written)
     weights = json.loads((tmp_path / "out" / "mix_weights.json").read_text())
     assert set(weights) == {"input", "output"}
 

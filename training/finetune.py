@@ -38,6 +38,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging as transformers_logging
@@ -405,6 +406,8 @@ class Run:
         if self.stop.signal is not None:
             return False
         self.trainer.save_model()
+        if self.trainer.is_world_process_zero():
+            (self.folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle, of no use to who loads the model
         self.trainer.save_metrics("train", result.metrics)
         self.trainer.save_state()
         return True
