@@ -2,6 +2,7 @@
 
     python benchmarks/versus_allennlp.py                  # batches of 32 and 1, `small` and `original`
     python benchmarks/versus_allennlp.py --corpus 12000   # a corpus instead, against AllenNLP's best batch size
+    python benchmarks/versus_allennlp.py --simple-elmo PYTHON   # simple_elmo too, where that Python has it
 
 Each repetition takes new sentences. AllenNLP comes from its PyPI package: `make bench` fetches it.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from allennlp_peer import AllenNlpElmo
 from harness import checkpoint, count_words, embed, fresh_batches, load, print_table, read_sentences, save, seconds
+from simple_elmo_peer import words_per_second
 
 from modeling_elmo.embedding import ElmoEmbedder
 
@@ -32,7 +34,7 @@ def largest_difference(ours, theirs, batch) -> float:
     return worst
 
 
-def compare(size: str, batch_size: int, repetitions: int, sentences) -> dict:
+def compare(size: str, batch_size: int, repetitions: int, sentences, simple_elmo: Path | None) -> dict:
     options, weights, _ = checkpoint(size)
     model, tokenizer = load(size)
     peer = AllenNlpElmo(options, weights)
@@ -40,16 +42,17 @@ def compare(size: str, batch_size: int, repetitions: int, sentences) -> dict:
     batches = fresh_batches(sentences, batch_size)
     warm_up = next(batches)
     difference = largest_difference(embed(model, tokenizer, warm_up), peer.layers(warm_up), warm_up)
-    ours, theirs, ratios = [], [], []
+    ours, theirs, ratios, every = [], [], [], []
     for _ in range(repetitions):
         taken = [next(batches) for _ in range(per_repetition)]
+        every.append([sentence for batch in taken for sentence in batch])
         words = count_words(taken)
         our_time = seconds(lambda taken=taken: [embed(model, tokenizer, batch) for batch in taken])
         their_time = seconds(lambda taken=taken: [peer.layers(batch) for batch in taken])
         ours.append(words / our_time)
         theirs.append(words / their_time)
         ratios.append(their_time / our_time)
-    return {
+    row = {
         "case": f"{size}, batch {batch_size}",
         "words/s": statistics.median(ours),
         "AllenNLP words/s": statistics.median(theirs),
@@ -58,6 +61,11 @@ def compare(size: str, batch_size: int, repetitions: int, sentences) -> dict:
         "to": max(ratios),
         "largest difference": f"{difference:.1e}",
     }
+    if simple_elmo is not None:
+        row["simple_elmo words/s"] = statistics.median(
+            words_per_second(simple_elmo, options.parent, batch_size, every)
+        )
+    return row
 
 
 def compare_corpus(sentences, count: int) -> dict:
@@ -92,6 +100,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5, help="each with new sentences (default 5)")
     parser.add_argument("--corpus", type=int, default=0, help="instead, embed this many sentences with `small`")
     parser.add_argument("--sentences", type=Path, help="tokenised sentences, one a line")
+    parser.add_argument("--simple-elmo", type=Path, help="a Python that has simple_elmo, to measure it too")
     arguments = parser.parse_args()
     if arguments.corpus:
         sentences = read_sentences(arguments.sentences, shortest=1, longest=1000)
@@ -99,7 +108,10 @@ def main() -> None:
     else:
         sentences = read_sentences(arguments.sentences)
         name = "versus-allennlp"
-        rows = [compare(size, batch_size, arguments.repetitions, sentences) for size, batch_size in CASES]
+        rows = [
+            compare(size, batch_size, arguments.repetitions, sentences, arguments.simple_elmo)
+            for size, batch_size in CASES
+        ]
     print_table(rows)
     save(name, rows)
 
