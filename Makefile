@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 PEERS := $(VENV)/peers/allennlp-2.10.1
+MANYLANGS := $(VENV)/peers/elmoformanylangs-0.0.4.post2
 
 .PHONY: help demo test lint parity bench clean
 
@@ -12,7 +13,7 @@ help:
 	@echo "make demo   embed a few sentences, from a fresh clone to vectors"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff and mypy"
-	@echo "make parity compare every layer with AllenNLP's (fetches its package)"
+	@echo "make parity compare every layer with AllenNLP's and ELMoForManyLangs' (fetches their packages)"
 	@echo "make bench  measure the speed, against AllenNLP and the machine, and draw it (fetches AllenNLP)"
 	@echo "make clean  remove .venv and caches"
 
@@ -38,8 +39,13 @@ $(PEERS): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/peers allennlp==2.10.1
 	@touch $@
 
-parity: $(PEERS)
+$(MANYLANGS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/peers elmoformanylangs==0.0.4.post2
+	@touch $@
+
+parity: $(PEERS) $(MANYLANGS)
 	$(BIN)/python -m pytest -q -s tests/test_allennlp_parity.py
+	$(BIN)/python -m pytest -q -s tests/test_convert_families.py -k original
 
 bench: $(PEERS)
 	$(BIN)/python benchmarks/versus_allennlp.py

@@ -60,13 +60,16 @@ def main(
     """
 
 
-@app.command(short_help="An original checkpoint to a folder for from_pretrained.")
+@app.command(short_help="A published checkpoint to a folder for from_pretrained.")
 def convert(
-    options_file: Annotated[
-        Path, typer.Argument(metavar="OPTIONS.json", help="The checkpoint's options.", show_default=False)
-    ],
-    weights_file: Annotated[
-        Path, typer.Argument(metavar="WEIGHTS.hdf5", help="The checkpoint's weights.", show_default=False)
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE",
+            help="The checkpoint: OPTIONS.json and WEIGHTS.hdf5, a folder with both, a folder of ELMoForManyLangs, or "
+            "an AllenNLP model as model.tar.gz, folder or weights.th.",
+            show_default=False,
+        ),
     ],
     output_dir: Annotated[
         Path, typer.Argument(metavar="OUT_DIR", help="The folder to make, for from_pretrained.", show_default=False)
@@ -76,7 +79,24 @@ def convert(
         typer.Option(
             metavar="FILE",
             help="The words the checkpoint was trained to predict, one a line, <S>, </S> and <UNK> first. Vectors do "
-            "not depend on it.",
+            "not depend on it. ELMoForManyLangs has its own.",
+            show_default=False,
+        ),
+    ] = None,
+    options: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of an AllenNLP model: the options.json of its ELMo, if it is not that of a published one.",
+            show_default=False,
+        ),
+    ] = None,
+    mix: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Of an AllenNLP model: which of its learned mixes of the layers to take; by default the first, 0.",
             show_default=False,
         ),
     ] = None,
@@ -84,21 +104,44 @@ def convert(
         bool, typer.Option("--overwrite", help="Replace a model that is already in OUT_DIR.")
     ] = False,
 ) -> None:
-    """Convert an original checkpoint (bilm-tf, AllenNLP, SeqVec) to a folder for from_pretrained.
+    """Convert a published checkpoint to a folder for from_pretrained.
 
-    Such a checkpoint is two files, the options as JSON and the weights as HDF5. The folder gets the model, its
-    config, a tokenizer, the code that loads them and a model card; it is written whole or not at all.
+    A checkpoint of bilm-tf, AllenNLP or SeqVec is two files, the options as JSON and the weights as HDF5. A model of
+    ELMoForManyLangs is a folder, and a task model of AllenNLP an archive with an ELMo inside, fine-tuned or not. The
+    folder gets the model, its config, a tokenizer, the code that loads them and a model card; it is written whole or
+    not at all.
 
     \b
     Examples:
       elmo convert options.json weights.hdf5 my-elmo
       elmo convert options.json weights.hdf5 my-elmo --vocab vocab.txt --overwrite
+      elmo convert zht.model my-chinese-elmo
+      elmo convert model.tar.gz my-elmo --mix 1
     """
     with _one_line_errors(ImportError):
-        from .convert_elmo import ConversionError, convert_checkpoint
+        from .convert_elmo import ConversionError, convert_checkpoint, find_sources
     _quiet_transformers()
+    notes: list[str] = []
     with _one_line_errors(ConversionError):
-        folder = convert_checkpoint(options_file, weights_file, output_dir, vocab_file=vocab, overwrite=overwrite)
+        family, files = find_sources(sources)
+        if family != "AllenNLP" and (options is not None or mix is not None):
+            raise ConversionError(f"{sources[0]}: --options and --mix are for AllenNLP models; this is {family}")
+        if family == "ELMoForManyLangs":
+            from .convert_manylangs import convert_manylangs
+
+            if vocab is not None:
+                raise ConversionError(f"{sources[0]}: --vocab is not for ELMoForManyLangs, which has a word.dic")
+            folder = convert_manylangs(files[0], output_dir, overwrite=overwrite)
+        elif family == "AllenNLP":
+            from .convert_allennlp import convert_allennlp
+
+            folder, notes = convert_allennlp(
+                files[0], output_dir, options_file=options, mix=mix or 0, vocab_file=vocab, overwrite=overwrite
+            )
+        else:
+            folder = convert_checkpoint(files[0], files[1], output_dir, vocab_file=vocab, overwrite=overwrite)
+    for note in notes:
+        typer.echo(note)
     typer.echo(f"Wrote {folder}\n\nNext, in Python:")
     typer.echo("  from transformers import AutoModel, AutoTokenizer")
     for name, auto_class in (("tokenizer", "AutoTokenizer"), ("model", "AutoModel")):
@@ -305,6 +348,33 @@ def substitutes(
         scorer, tokenizer = load_scorer(model)
         for line in substitute_lines(sentence, scorer, tokenizer, count, as_json):
             typer.echo(line)
+
+
+@app.command(short_help="Write a model as an ONNX file.")
+def onnx(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .onnx file.", show_default=False)],
+    int8: Annotated[bool, typer.Option("--int8", help="Matrices in 8 bits: smaller, less exact.")] = False,
+) -> None:
+    """Write a model as an ONNX file, for any number of sentences of any length.
+
+    Its inputs are the tokenizer's `char_ids` and `attention_mask`, its outputs `last_hidden_state` and `layers`
+    (sentences, layers, words, numbers).
+
+    \b
+    Example:
+      elmo onnx my-elmo my-elmo.onnx
+    """
+    from transformers import AutoModel
+
+    from .folders import FolderError, load_folder
+    from .onnx_elmo import export_onnx
+
+    _quiet_transformers()
+    with _one_line_errors(FolderError, ImportError, OSError, ValueError):
+        loaded, _ = load_folder(model, AutoModel, may_lack="scalar_mix.")
+        export_onnx(loaded, output, int8)
+    typer.echo(f"Wrote {output} ({output.stat().st_size / 1e6:,.1f} MB)")
 
 
 if __name__ == "__main__":

@@ -62,21 +62,30 @@ class ElmoConfig(PreTrainedConfig):
         vocab_size (`int`, *optional*, defaults to 793472):
             Number of words in the tokenizer's word vocabulary, special tokens included (the original's 793,471 words
             and `<pad>`). Embedding needs no vocabulary: the biLM reads characters.
+        spelling (`"bytes"` or `"dictionary"`, *optional*, defaults to `"bytes"`):
+            What a word's characters are: its UTF-8 bytes, or Unicode characters that the tokenizer has a dictionary
+            of, as in ELMoForManyLangs.
         char_vocab_size (`int`, *optional*, defaults to 262):
-            Rows of the character embedding: 256 bytes, five markers, and row 0 for a padded word.
+            Rows of the character embedding: 256 bytes, five markers, and row 0 for a padded word; of a dictionary,
+            its characters, six markers and row 0.
         max_characters_per_token (`int`, *optional*, defaults to 50):
             Width of a word's row of characters, its begin and end markers included.
         char_embedding_dim (`int`, *optional*, defaults to 16):
             Size of a character's embedding.
         char_filters (`list[list[int]]`, *optional*, defaults to the original's seven):
-            The convolutions over a word's characters, as `[[width, count], ...]`.
+            The convolutions over a word's characters, as `[[width, count], ...]`; `[]` for a model that reads no
+            characters, only word embeddings.
         char_activation (`"relu"` or `"tanh"`, *optional*, defaults to `"relu"`):
             Activation after the maximum over positions.
         num_highway_layers (`int`, *optional*, defaults to 2):
             Highway layers between the convolutions and the projection.
         projection_dim (`int`, *optional*, defaults to 512):
             Size of a word's context-free vector and of each direction's output. `hidden_size` is twice this. The
-            projection after the highway layers is left out where the filters already add up to it.
+            projection after the highway layers is left out where the filters already add up to it, except with
+            `spelling="dictionary"`, whose models always have one.
+        word_embedding_dim (`int`, *optional*, defaults to 0):
+            With `spelling="dictionary"`: size of an embedding of each word of the vocabulary, which the biLM reads
+            beside the word's characters; 0 for none.
         cell_dim (`int`, *optional*, defaults to 4096):
             Size of an LSTM's memory cell.
         num_hidden_layers (`int`, *optional*, defaults to 2):
@@ -134,6 +143,7 @@ class ElmoConfig(PreTrainedConfig):
     model_type = "elmo"
 
     vocab_size: int = 793_472
+    spelling: Literal["bytes", "dictionary"] = "bytes"
     char_vocab_size: int = 262
     max_characters_per_token: int = 50
     char_embedding_dim: int = 16
@@ -143,6 +153,7 @@ class ElmoConfig(PreTrainedConfig):
     char_activation: Literal["relu", "tanh"] = "relu"
     num_highway_layers: int = 2
     projection_dim: int = 512
+    word_embedding_dim: int = 0
     cell_dim: int = 4096
     num_hidden_layers: int = 2
     cell_clip: float | int | None = 3.0
@@ -185,7 +196,8 @@ class ElmoConfig(PreTrainedConfig):
         for name in _POSITIVE_FIELDS:
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        for name in ("num_highway_layers", "num_negatives", "word_vector_dim", "head_char_filters"):
+        counts = ("num_highway_layers", "num_negatives", "word_embedding_dim", "word_vector_dim", "head_char_filters")
+        for name in counts:
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}")
         if self.max_characters_per_token < 3:
@@ -193,8 +205,14 @@ class ElmoConfig(PreTrainedConfig):
                 "`max_characters_per_token` must be at least 3 (a character between its word-begin and word-end "
                 f"markers), got {self.max_characters_per_token}"
             )
-        if not self.char_filters:
+        if self.word_embedding_dim and self.spelling != "dictionary":
+            raise ValueError(f"`word_embedding_dim` needs spelling='dictionary', got spelling={self.spelling!r}")
+        if not self.char_filters and not self.word_embedding_dim:
             raise ValueError("`char_filters` must hold at least one [width, count] pair")
+        if not self.char_filters and self.num_highway_layers:
+            raise ValueError(
+                "`num_highway_layers` must be 0 where there are no `char_filters` to be highway layers of"
+            )
         for pair in self.char_filters:
             if len(pair) != 2 or min(pair) < 1 or pair[0] > self.max_characters_per_token:
                 raise ValueError(
@@ -222,17 +240,22 @@ class ElmoConfig(PreTrainedConfig):
 
     @property
     def num_char_features(self) -> int:
-        """Filters of all widths together: the size of a word before the projection."""
+        """Filters of all widths together: the size of what a word's characters become."""
         return sum(count for _, count in self.char_filters)
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether a word's features are projected, rather than of the right size already."""
+        return self.spelling == "dictionary" or self.num_char_features != self.projection_dim
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Saves the config with the whole `auto_map` and, where the folder has none yet, a tokenizer.
 
-        Every saved folder can thus be loaded through every auto class: the spelling of words in characters is part of
-        the architecture and needs no vocabulary.
+        Every saved folder can thus be loaded through every auto class: the spelling of words in bytes is part of the
+        architecture and needs no vocabulary. A dictionary only its own tokenizer has, which must be saved too.
         """
         self.auto_map = dict(AUTO_MAP)
-        if not os.path.isfile(os.path.join(save_directory, "tokenizer_config.json")):
+        if self.spelling == "bytes" and not os.path.isfile(os.path.join(save_directory, "tokenizer_config.json")):
             ElmoTokenizer(max_characters_per_token=self.max_characters_per_token).save_pretrained(save_directory)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 

@@ -5,6 +5,9 @@
 
 Two tables, each read in both directions, say what becomes what: OPTIONS and `weight_table`. Weights are only moved,
 never computed with, so a round trip gives back every bit. The softmax over words is not part of the format.
+
+Other families of checkpoints have a module each, convert_allennlp.py and convert_manylangs.py, and share from here how
+options are read and folders are written.
 """
 
 import hashlib
@@ -64,19 +67,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _is_count(value: Any, least: int = 1) -> bool:
+def is_count(value: Any, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_filters(value: Any) -> bool:
+def is_filters(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) > 0
-        and all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_count, pair)) for pair in value)
+        and all(isinstance(pair, list) and len(pair) == 2 and all(map(is_count, pair)) for pair in value)
     )
 
 
-SIZE = Kind("a whole number of at least 1", _is_count)
+SIZE = Kind("a whole number of at least 1", is_count)
 CLIP = Kind(
     "a positive number, or null for no bound", lambda value: value is None or (_is_number(value) and value > 0)
 )
@@ -103,7 +106,7 @@ OPTIONS = (
     Option("lstm.proj_clip", "projection_clip", CLIP, None),
     Option("lstm.use_skip_connections", "use_skip_connections", SWITCH, False),
     Option("char_cnn.embedding.dim", "char_embedding_dim", SIZE),
-    Option("char_cnn.filters", "char_filters", Kind("a list of [width, count] pairs of whole numbers", _is_filters)),
+    Option("char_cnn.filters", "char_filters", Kind("a list of [width, count] pairs of whole numbers", is_filters)),
     Option(
         "char_cnn.activation",
         "char_activation",
@@ -112,7 +115,7 @@ OPTIONS = (
     Option(
         "char_cnn.max_characters_per_token",
         "max_characters_per_token",
-        Kind("a whole number of at least 3", lambda value: _is_count(value, least=3)),
+        Kind("a whole number of at least 3", lambda value: is_count(value, least=3)),
     ),
     # The stored embedding has 261 rows. Options for training say so; those for inference count padding in.
     Option(
@@ -120,14 +123,14 @@ OPTIONS = (
         None,
         Kind(
             f"{CHARACTER_PADDING} or {CHARACTER_PADDING + 1}",
-            lambda value: _is_count(value) and value in (CHARACTER_PADDING, CHARACTER_PADDING + 1),
+            lambda value: is_count(value) and value in (CHARACTER_PADDING, CHARACTER_PADDING + 1),
         ),
         CHARACTER_PADDING + 1,
     ),
     Option(
         "char_cnn.n_highway",
         "num_highway_layers",
-        Kind("a whole number of at least 0", lambda value: _is_count(value, least=0)),
+        Kind("a whole number of at least 0", lambda value: is_count(value, least=0)),
         0,
     ),
     Option(
@@ -139,16 +142,16 @@ OPTIONS = (
 )
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConversionError(f"{path}: cannot be read: {_one_line(error)}") from error
+        raise ConversionError(f"{path}: cannot be read: {one_line(error)}") from error
     except (ValueError, RecursionError) as error:
-        raise ConversionError(f"{path}: not a JSON file: {_one_line(error)}") from error
+        raise ConversionError(f"{path}: not a JSON file: {one_line(error)}") from error
 
 
-def _read_option(options: Any, option: Option, path: Path) -> Any:
+def read_option(options: Any, option: Option, path: Path) -> Any:
     value = options
     parents: list[str] = []
     for part in option.key.split("."):
@@ -168,9 +171,12 @@ def _read_option(options: Any, option: Option, path: Path) -> Any:
 
 def read_options(path: StrPath) -> ElmoConfig:
     """The config that an options.json describes."""
-    path = Path(path)
-    options = _read_json(path)
-    values = {option.key: _read_option(options, option, path) for option in OPTIONS}
+    return config_of_options(read_json(Path(path)), Path(path))
+
+
+def config_of_options(options: Any, path: Path) -> ElmoConfig:
+    """The config that options describe; `path` is where they are from."""
+    values = {option.key: read_option(options, option, path) for option in OPTIONS}
     widest, characters = max(values["char_cnn.filters"])[0], values["char_cnn.max_characters_per_token"]
     if widest > characters:
         raise ConversionError(
@@ -260,7 +266,7 @@ def weight_table(config: ElmoConfig) -> Iterator[Weight]:
             yield Weight(f"{cell}/W_P_0", (cells, projection), (f"{name}.projection.weight",), TRANSPOSED)
 
 
-def _initial_mix(config: ElmoConfig) -> dict[str, Tensor]:
+def initial_mix(config: ElmoConfig) -> dict[str, Tensor]:
     """The mix of the layers, which the format does not have: their average."""
     return {
         "scalar_mix.scalar_weights": torch.zeros(config.num_hidden_layers + 1),
@@ -268,14 +274,14 @@ def _initial_mix(config: ElmoConfig) -> dict[str, Tensor]:
     }
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """What went wrong, without the path that an OSError repeats."""
     reason = isinstance(error, OSError) and error.strerror
     return " ".join(str(reason or error).split()) or type(error).__name__
 
 
 @contextmanager
-def _named(path: Path, trouble: str) -> Iterator[None]:
+def named(path: Path, trouble: str) -> Iterator[None]:
     """Turns whatever is raised over a file into one line that names the file."""
     try:
         yield
@@ -283,10 +289,10 @@ def _named(path: Path, trouble: str) -> Iterator[None]:
         raise
     # libhdf5 and from_pretrained answer broken files with nearly every built-in exception and a few of their own.
     except Exception as error:
-        raise ConversionError(f"{path}: {trouble}: {_one_line(error)}") from error
+        raise ConversionError(f"{path}: {trouble}: {one_line(error)}") from error
 
 
-def _progress(weights: Iterable[Weight], what: str) -> "tqdm[Weight]":
+def progress(weights: Iterable[Weight], what: str) -> "tqdm[Weight]":
     return tqdm(list(weights), desc=what, unit="tensor", leave=False, disable=None)
 
 
@@ -333,7 +339,7 @@ def read_weights(path: StrPath, config: ElmoConfig) -> dict[str, Tensor]:
     """The parameters of an `ElmoModel` for `config`, in float32, from a weights file."""
     path = Path(path)
     parameters: dict[str, Tensor] = {}
-    with _named(path, "not a readable HDF5 file"), h5py.File(path, "r") as file:
+    with named(path, "not a readable HDF5 file"), h5py.File(path, "r") as file:
         datasets = _find_datasets(file, path)
         names = set()
         for weight in weight_table(config):
@@ -345,7 +351,7 @@ def read_weights(path: StrPath, config: ElmoConfig) -> dict[str, Tensor]:
             raise ConversionError(f"{path}: {left_over[0]!r} is left over: the options have no place for it")
         # The largest first: a tensor and its rearranged copy are both in memory, while little else is.
         by_size = sorted(weight_table(config), key=lambda weight: math.prod(weight.shape), reverse=True)
-        for weight in _progress(by_size, "reading"):
+        for weight in progress(by_size, "reading"):
             stored = np.empty(weight.shape, dtype=np.float32)
             datasets[weight.dataset].read_direct(stored)
             if not np.isfinite(stored).all():
@@ -359,7 +365,7 @@ def read_weights(path: StrPath, config: ElmoConfig) -> dict[str, Tensor]:
 def write_weights(path: StrPath, config: ElmoConfig, parameters: Mapping[str, Tensor]) -> None:
     """Writes a weights file: the inverse of `read_weights`. Parameters that the format does not have are left out."""
     with h5py.File(path, "x") as file:
-        for weight in _progress(weight_table(config), "writing"):
+        for weight in progress(weight_table(config), "writing"):
             stored = weight.transform.to_file([parameters[name] for name in weight.parameters])
             file.create_dataset(weight.dataset, data=stored.contiguous().numpy())
 
@@ -367,9 +373,51 @@ def write_weights(path: StrPath, config: ElmoConfig, parameters: Mapping[str, Te
 # ---------------------------------------------------------------------------------------------------------- folders
 
 
-def _check_output(output_dir: Path, overwrite: bool, marker: str, inputs: Sequence[Path]) -> None:
+def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
+    """The family of a checkpoint, by the look of what is given, and what to read of it.
+
+    `bilm-tf` is read from two files, options and weights; `AllenNLP` and `ELMoForManyLangs` from one file or folder.
+    """
+    if len(paths) == 2:
+        return "bilm-tf", list(paths)
+    path = paths[0]
+    if len(paths) > 2:
+        raise ConversionError(f"{paths[2]}: one path too many; a checkpoint is one path, or options.json weights.hdf5")
+    if not path.exists():
+        raise ConversionError(f"{path}: no such file or folder")
+    if path.is_file():
+        if path.name.endswith((".tar.gz", ".tgz", ".tar", ".th")):
+            return "AllenNLP", [path]
+        if path.suffix in (".json", ".hdf5", ".h5"):
+            raise ConversionError(f"{path}: is half of a checkpoint; give both, options.json weights.hdf5")
+        raise ConversionError(f"{path}: not a checkpoint; expected a folder, model.tar.gz, weights.th, or two files")
+    files = {entry.name for entry in path.iterdir()}
+    if files & {"encoder.pkl", "token_embedder.pkl"}:
+        return "ELMoForManyLangs", [path]
+    if files & {"weights.th", "best.th"}:
+        return "AllenNLP", [path]
+    if "model.safetensors" in files:
+        raise ConversionError(f"{path}: holds a model.safetensors: it is converted already")
+    weights = sorted(path / name for name in files if name.endswith((".hdf5", ".h5")))
+    options = sorted(path / name for name in files if name.endswith("options.json"))
+    if len(weights) == len(options) == 1:
+        return "bilm-tf", [options[0], weights[0]]
+    raise ConversionError(
+        f"{path}: not a checkpoint: has neither encoder.pkl and token_embedder.pkl, nor weights.th, nor one "
+        "options.json and one .hdf5 file"
+    )
+
+
+def check_file(path: Path) -> None:
+    """Refuses what is not a plain file: a pipe, for one, could be read but once."""
+    with named(path, "cannot be read"):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ConversionError(f"{path}: is not a file")
+
+
+def check_output(output_dir: Path, overwrite: bool, marker: str, inputs: Sequence[Path]) -> None:
     """Refuses an output folder that is in use, except to overwrite an earlier result, which has a file `marker`."""
-    with _named(output_dir, "cannot be used"):
+    with named(output_dir, "cannot be used"):
         if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
             return
     if not output_dir.is_dir():
@@ -384,7 +432,7 @@ def _check_output(output_dir: Path, overwrite: bool, marker: str, inputs: Sequen
 
 
 @contextmanager
-def _new_folder(output_dir: Path) -> Iterator[Path]:
+def new_folder(output_dir: Path) -> Iterator[Path]:
     """A folder to fill that becomes `output_dir` when it is complete. On an error nothing is left or changed."""
     missing = [parent for parent in output_dir.parents if not parent.exists()]
     try:
@@ -407,7 +455,7 @@ def _new_folder(output_dir: Path) -> Iterator[Path]:
             with suppress(OSError):
                 parent.rmdir()
         if isinstance(error, (OSError, SafetensorError)):
-            raise ConversionError(f"{output_dir}: cannot be written: {_one_line(error)}") from error
+            raise ConversionError(f"{output_dir}: cannot be written: {one_line(error)}") from error
         raise
 
 
@@ -434,23 +482,34 @@ def convert_checkpoint(
     vocab_file = None if vocab_file is None else Path(vocab_file)
     sources = [path for path in (options_file, weights_file, vocab_file) if path is not None]
     for path in sources:
-        with _named(path, "cannot be read"):
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise ConversionError(f"{path}: is not a file")
-    _check_output(output_dir, overwrite, "config.json", sources)
+        check_file(path)
+    check_output(output_dir, overwrite, "config.json", sources)
 
     config = read_options(options_file)
-    tokenizer = _read_tokenizer(vocab_file, config.max_characters_per_token)
+    tokenizer = read_tokenizer(vocab_file, config.max_characters_per_token)
     config.vocab_size = tokenizer.vocab_size
     parameters = read_weights(weights_file, config)
+    origin = "a checkpoint in the original bilm-tf format"
+    return write_model(output_dir, config, tokenizer, parameters | initial_mix(config), origin, sources)
+
+
+def write_model(
+    output_dir: Path,
+    config: ElmoConfig,
+    tokenizer: ElmoTokenizer,
+    parameters: Mapping[str, Tensor],
+    origin: str,
+    sources: Sequence[Path],
+) -> Path:
+    """Writes a converted model with its tokenizer and a card, whole or not at all; returns the folder."""
     with torch.device("meta"):
         model = ElmoModel(config)
-    # Strict: a parameter that the table forgot is an error, not a random initial value.
-    model.load_state_dict(parameters | _initial_mix(config), strict=True, assign=True)
-    with _named(weights_file, "cannot be read"):
-        card = _model_card(config, sources)
+    # Strict: a parameter that a table forgot is an error, not a random initial value.
+    model.load_state_dict(parameters, strict=True, assign=True)
+    with named(sources[0], "cannot be read"):
+        card = model_card(config, parameters, origin, sources)
 
-    with _new_folder(output_dir) as folder:
+    with new_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -471,9 +530,9 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
     """
     model_dir, output_dir = Path(model_dir), Path(output_dir).resolve()
     config = _read_config(model_dir)
-    _check_output(output_dir, overwrite, "options.json", [model_dir])
+    check_output(output_dir, overwrite, "options.json", [model_dir])
 
-    with _named(model_dir, "cannot be loaded"):
+    with named(model_dir, "cannot be loaded"):
         loaded: Any = ElmoModel.from_pretrained(
             model_dir,
             config=config,
@@ -496,9 +555,9 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
     if _mixes_otherwise(config, parameters):
         logger.warning("The format has no mix of the layers: that of %s is left out.", model_dir)
 
-    with _new_folder(output_dir) as folder:
+    with new_folder(output_dir) as folder:
         (folder / "options.json").write_text(json.dumps(_options_of(config), indent=2) + "\n", encoding="utf-8")
-        with _named(output_dir / "weights.hdf5", "cannot be written"):
+        with named(output_dir / "weights.hdf5", "cannot be written"):
             write_weights(folder / "weights.hdf5", config, parameters)
         if words:
             _write_vocabulary(folder / "vocab.txt", words)
@@ -507,11 +566,13 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
 
 def _read_config(model_dir: Path) -> ElmoConfig:
     path = model_dir / "config.json"
-    values = _read_json(path)
+    values = read_json(path)
     if not isinstance(values, dict) or values.get("model_type") != "elmo":
         raise ConversionError(f'{path}: not the config of an ELMo model: `model_type` must be "elmo"')
-    with _named(path, "not a config"):
+    with named(path, "not a config"):
         config: ElmoConfig = ElmoConfig.from_pretrained(model_dir, local_files_only=True)
+    if config.spelling != "bytes":
+        raise ConversionError(f'{path}: the format has no `spelling` but "bytes", got {config.spelling!r}')
     if config.char_vocab_size != CHARACTER_PADDING + 1:
         raise ConversionError(
             f"{path}: `char_vocab_size` must be {CHARACTER_PADDING + 1}, the characters of the format, got "
@@ -524,16 +585,16 @@ def _mixes_otherwise(config: ElmoConfig, parameters: Mapping[str, Tensor]) -> bo
     """Whether the layers are mixed otherwise than in a model that was just converted."""
     if config.mix != "scalar" or config.mix_layer_norm:
         return True
-    return any(not torch.equal(parameters[name], value) for name, value in _initial_mix(config).items())
+    return any(not torch.equal(parameters[name], value) for name, value in initial_mix(config).items())
 
 
-def _read_tokenizer(vocab_file: Path | None, max_characters_per_token: int) -> ElmoTokenizer:
+def read_tokenizer(vocab_file: Path | None, max_characters_per_token: int) -> ElmoTokenizer:
     try:
         return ElmoTokenizer(vocab_file=vocab_file, max_characters_per_token=max_characters_per_token)
     except (UnicodeDecodeError, OSError) as error:
-        raise ConversionError(f"{vocab_file}: not a readable list of words: {_one_line(error)}") from error
+        raise ConversionError(f"{vocab_file}: not a readable list of words: {one_line(error)}") from error
     except ValueError as error:
-        raise ConversionError(_one_line(error)) from error
+        raise ConversionError(one_line(error)) from error
 
 
 def _write_vocabulary(path: Path, words: Sequence[str]) -> None:
@@ -555,7 +616,7 @@ tags:
 # ELMo
 
 Contextual word vectors from a bidirectional LSTM language model over characters (Peters et al., 2018). The weights
-were converted from a checkpoint in the original bilm-tf format:
+were converted from {origin}:
 
 | file | bytes | sha256 |
 |---|---|---|
@@ -570,6 +631,7 @@ were converted from a checkpoint in the original bilm-tf format:
 | character filters, width × count | {filters} |
 | highway layers | {highways} |
 | words in the vocabulary | {words} |
+| what `last_hidden_state` is | {mix} |
 
 ## Use
 
@@ -585,7 +647,7 @@ inputs = tokenizer(["The bank raised its rates.", "They sat on the bank."], padd
 with torch.no_grad():
     outputs = model(**inputs, output_hidden_states=True)
 print(outputs.last_hidden_state.shape)  # sentences, words with <S> and </S>, {hidden}
-print(len(outputs.hidden_states))  # the layers that `last_hidden_state` is the average of
+print(len(outputs.hidden_states))  # the layers that `last_hidden_state` is made of
 ```
 
 `trust_remote_code=True` runs the Python files of this folder. It is not needed after `import modeling_elmo`, where
@@ -607,7 +669,14 @@ that package is installed. Text that is already split into words goes in with `i
 """
 
 
-def _model_card(config: ElmoConfig, sources: Sequence[Path]) -> str:
+def model_card(config: ElmoConfig, parameters: Mapping[str, Tensor], origin: str, sources: Sequence[Path]) -> str:
+    """What a folder's README.md says of the model and of the files it came from."""
+    mix, gamma = parameters["scalar_mix.scalar_weights"].softmax(0), parameters["scalar_mix.gamma"].item()
+    is_average = not parameters["scalar_mix.scalar_weights"].any() and gamma == 1
+    learned = f"the layers times {', '.join(f'{gamma * weight:.3f}' for weight in mix.tolist())}, as was learned"
+    # The mix is not the language model's, and row 0 of the character embedding is of our own making.
+    of_bilm = sum(tensor.numel() for name, tensor in parameters.items() if not name.startswith("scalar_mix."))
+    of_bilm -= config.char_embedding_dim if config.char_filters else 0
     rows = []
     for path in sources:
         digest = hashlib.sha256()
@@ -616,13 +685,15 @@ def _model_card(config: ElmoConfig, sources: Sequence[Path]) -> str:
                 digest.update(block)
         rows.append(f"| `{path.name}` | {path.stat().st_size:,} | `{digest.hexdigest()}` |")
     return MODEL_CARD.format(
+        origin=origin,
         sources="\n".join(rows),
-        parameters=f"{sum(math.prod(weight.shape) for weight in weight_table(config)):,}",
+        parameters=f"{of_bilm:,}",
         layers=config.num_hidden_layers,
         cells=config.cell_dim,
         projection=config.projection_dim,
         hidden=config.hidden_size,
-        filters=", ".join(f"{width} × {count}" for width, count in config.char_filters or ()),
+        filters=", ".join(f"{width} × {count}" for width, count in config.char_filters) or "none",
         highways=config.num_highway_layers,
         words=f"{config.vocab_size:,}" if config.vocab_size > SPECIAL_WORDS else "none; words are read as characters",
+        mix="the average of the layers" if is_average else learned,
     )

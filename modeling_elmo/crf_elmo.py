@@ -73,7 +73,9 @@ class LinearChainCrf(nn.Module):
         known = (labels != ignored)[..., None]
         others = torch.ones_like(emissions, dtype=torch.bool).scatter(2, labels.clamp(min=0)[..., None], False)
         given = emissions.masked_fill(known & others, IMPOSSIBLE)
-        return (partition(emissions, mask, scores) - partition(given, mask, scores)).sum()
+        # Both sums as one batch, which takes half the steps.
+        every, fitting = partition(torch.cat([emissions, given]), mask.repeat(2, 1), scores).chunk(2)
+        return (every - fitting).sum()
 
 
 class Scores(NamedTuple):

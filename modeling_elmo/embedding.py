@@ -47,6 +47,9 @@ ROW_GROUP_BYTES = 1 << 24
 # Processes wait for each other until all are done, however long one of them takes.
 LONGEST_RUN = timedelta(days=365)
 
+# Of proteins: what SeqVec was not trained on, as the residue that stands for any.
+RARE_RESIDUES = str.maketrans("UZOB", "XXXX")
+
 POOLINGS = ("none", "mean", "max")
 DTYPES = ("float32", "float16")
 INSTALL = "pip install 'modeling-elmo[embed]'"
@@ -64,6 +67,14 @@ class Embedded(NamedTuple):
 
     words: list[str]
     vectors: np.ndarray
+
+
+class Protein(NamedTuple):
+    """The vectors of a protein, as SeqVec (Heinzinger et al., 2019) defines them. T residues, D numbers a vector."""
+
+    layers: np.ndarray  # (L + 1, T, D)
+    residues: np.ndarray  # (T, D), the sum of the layers
+    vector: np.ndarray  # (D,), the mean over the residues; zeros where there are none
 
 
 # -------------------------------------------------------------------------------------------------------- embedder
@@ -143,6 +154,25 @@ class ElmoEmbedder:
                 window, size = [], 0
                 _release_memory()
         yield from self._embed_window(window)
+
+    def embed_proteins(self, sequences: Iterable[str]) -> Iterator[Protein]:
+        """The vectors of proteins by a SeqVec model, in order, whatever `layers` and `pooling` are.
+
+        A sequence is a str of residues, such as `"MKTAYIAKQR"`: lower case counts as upper case, blanks and gaps (`-`)
+        are dropped, and the residues U, Z, O and B, which SeqVec was not trained on, are read as X.
+
+            seqvec = ElmoEmbedder.from_pretrained("my-seqvec")
+            (protein,) = seqvec.embed_proteins(["MKTAYIAKQR"])
+            protein.residues.shape, protein.vector.shape  # (10, 1024), (1024,)
+        """
+        if isinstance(sequences, str):
+            raise TypeError(f"`sequences` must be an iterable of sequences, got the str {sequences[:40]!r}")
+        embedder = ElmoEmbedder(self.model, self.tokenizer, layers="all", batch_words=self.batch_words)
+        numbered = enumerate(sequences)
+        for layers in embedder.embed(_residues(sequence, number) for number, sequence in numbered):
+            residues = layers.sum(0)
+            vector = residues.mean(0) if len(residues) else np.zeros_like(residues, shape=residues.shape[1:])
+            yield Protein(layers.astype(self.dtype), residues.astype(self.dtype), vector.astype(self.dtype))
 
     def reads_in_pieces(self, words: Sequence[str]) -> bool:
         """Whether a sentence is longer than a batch."""
@@ -224,6 +254,7 @@ class ElmoEmbedder:
             return_tensors="pt",
         ).to(self.model.device)
         return self.model(
+            input_ids=encoding["input_ids"],
             char_ids=encoding["char_ids"],
             attention_mask=encoding["attention_mask"],
             output_hidden_states=self.layers != "mix",
@@ -249,6 +280,14 @@ class ElmoEmbedder:
         if self.pooling == "mean":
             return vectors.mean(-2, keepdim=True)
         return vectors.amax(-2, keepdim=True) if self.pooling == "max" else vectors
+
+
+def _residues(sequence: str, number: int) -> list[str]:
+    """The residues of a protein's sequence as SeqVec reads them."""
+    residues = "".join(sequence.split()).replace("-", "").upper()
+    if unfit := [residue for residue in residues if not "A" <= residue <= "Z"]:
+        raise EmbeddingError(f"protein {number} holds {unfit[0]!r}; expected residues, which are letters from A to Z")
+    return list(residues.translate(RARE_RESIDUES))
 
 
 def _release_memory() -> None:
@@ -819,7 +858,6 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
     """Makes the output of the shards, in one step, and removes them."""
     if missing := [number for number in range(count) if not _shard_file(parts, number).is_file()]:
         raise EmbeddingError(f"{parts}: shard {missing[0]} is missing; do all processes see this folder?")
-    longest_word = embedder.tokenizer.max_characters_per_token - 2
 
     def rows() -> Iterator[Row]:
         for number in tqdm(range(count), desc=f"writing {report.output.name}", unit="shard", delay=2):
@@ -828,11 +866,7 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
                 report.words += len(row.words)
                 report.empty += not row.words
                 report.in_pieces += embedder.reads_in_pieces(row.words)
-                # A character is at most four bytes: few words need a closer look.
-                report.cut_words += sum(
-                    4 * len(word) > longest_word and len(word.encode("utf-8", "ignore")) > longest_word
-                    for word in row.words
-                )
+                report.cut_words += sum(map(embedder.tokenizer.is_cut, row.words))
                 yield row
 
     with _appears_whole(report.output, parts) as unfinished:
@@ -840,4 +874,4 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
     shutil.rmtree(parts)
 
 
-__all__ = ["ElmoEmbedder", "Embedded", "EmbeddingError", "Report", "embed_corpus"]
+__all__ = ["ElmoEmbedder", "Embedded", "EmbeddingError", "Protein", "Report", "embed_corpus"]

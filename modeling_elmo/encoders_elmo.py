@@ -206,25 +206,27 @@ class Esim(nn.Module):
         self.word_dropout = WordDropout(dropout)
         self.dropout = nn.Dropout(dropout)
 
-    def _encode(self, text: Words) -> Tensor:
-        encoded = self.encoder(text.features, text.mask)
-        return encoded if text.elmo is None else torch.cat([encoded, text.elmo], dim=-1)
-
-    def _compose(self, encoded: Tensor, aligned: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        compared = torch.cat([encoded, aligned, encoded - aligned, encoded * aligned], dim=-1)
-        largest, mean, _ = pooled(self.composer(self.word_dropout(F.relu(self.compare(compared))), mask), mask)
-        return mean, largest
-
     def forward(self, first: Words, second: Words) -> Tensor:
         """-> (B, outputs)"""
-        one, two = self._encode(first), self._encode(second)
-        scores = one @ two.transpose(1, 2)  # (B, T, S)
-        from_two = attend(scores, second.mask) @ two
-        from_one = attend(scores.transpose(1, 2), first.mask) @ one
-        features = torch.cat(
-            [*self._compose(one, from_two, first.mask), *self._compose(two, from_one, second.mask)], dim=-1
-        )
+        # Both texts go through the LSTMs as one batch, which takes half the steps.
+        mask = _together(first.mask[..., None], second.mask[..., None])[..., 0]  # (2B, max(T, S))
+        encoded = self.encoder(_together(first.features, second.features), mask)
+        if first.elmo is not None and second.elmo is not None:
+            encoded = torch.cat([encoded, _together(first.elmo, second.elmo)], dim=-1)
+        (one, two), (mask_one, mask_two) = encoded.chunk(2), mask.chunk(2)
+        scores = one @ two.transpose(1, 2)
+        aligned = torch.cat([attend(scores, mask_two) @ two, attend(scores.transpose(1, 2), mask_one) @ one])
+        compared = torch.cat([encoded, aligned, encoded - aligned, encoded * aligned], dim=-1)
+        composed = self.composer(self.word_dropout(F.relu(self.compare(compared))), mask)
+        largest, mean, _ = pooled(composed, mask)
+        features = torch.cat([*torch.cat([mean, largest], dim=-1).chunk(2)], dim=-1)
         return self.output(self.dropout(torch.tanh(self.hidden(self.dropout(features)))))
+
+
+def _together(first: Tensor, second: Tensor) -> Tensor:
+    """Two texts (B, T, D) and (B, S, D) as one batch (2B, max(T, S), D), the shorter filled up."""
+    words = max(first.shape[1], second.shape[1])
+    return torch.cat([F.pad(text, (0, 0, 0, words - text.shape[1])) for text in (first, second)])
 
 
 __all__ = ["BiattentiveNetwork", "CharacterCnn", "Esim", "TaskConv", "WordLstm", "Words"]

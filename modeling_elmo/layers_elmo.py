@@ -54,38 +54,58 @@ class ElmoHighway(nn.Module):
 
 
 class ElmoCharacterEncoder(nn.Module):
-    """Context-free word vectors from characters: (U, C) -> (U, P)."""
+    """Context-free word vectors from rows of characters: (U, C) -> (U, P).
+
+    With a word embedding a row has one column more, the word's id: (U, C + 1).
+    """
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
-        self.char_embedding = nn.Embedding(config.char_vocab_size, config.char_embedding_dim, padding_idx=0)
+        self.char_embedding = None
+        if config.char_filters:
+            self.char_embedding = nn.Embedding(config.char_vocab_size, config.char_embedding_dim, padding_idx=0)
         self.convolutions = nn.ModuleList(
             nn.Conv1d(config.char_embedding_dim, count, kernel_size=width) for width, count in config.char_filters
         )
-        self.widest = max(width for width, _ in config.char_filters)
+        self.widest = max((width for width, _ in config.char_filters), default=0)
         self.activation = nn.ReLU() if config.char_activation == "relu" else nn.Tanh()
         features = config.num_char_features
         self.highways = nn.ModuleList(ElmoHighway(features) for _ in range(config.num_highway_layers))
+        self.word_embedding = None
+        if config.word_embedding_dim:
+            self.word_embedding = nn.Embedding(config.vocab_size, config.word_embedding_dim, padding_idx=0)
         self.projection = None
-        if features != config.projection_dim:
-            self.projection = PackedLinear(features, config.projection_dim)
-        self._cache = WordCache()
+        if config.has_projection:
+            self.projection = PackedLinear(config.word_embedding_dim + features, config.projection_dim)
+        # Bytes and markers are small numbers; ids of words and of a dictionary's characters need not be.
+        self._row_dtype = torch.int16 if config.spelling == "bytes" else torch.int32
+        self._cache = WordCache(self._row_dtype)
 
-    def forward(self, char_ids: Tensor) -> Tensor:
-        words = self.activation(self._convolve(char_ids))  # (U, features)
-        for highway in self.highways:
-            words = highway(words)
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.word_embedding is None:
+            words = self._read_characters(rows)
+        else:
+            words = self.word_embedding(rows[:, -1])
+            if self.char_embedding is not None:
+                words = torch.cat([words, self._read_characters(rows[:, :-1])], dim=-1)
         return words if self.projection is None else self.projection(words)
 
-    def encode_distinct(self, char_ids: Tensor, keys: Tensor | None) -> Tensor:
+    def _read_characters(self, char_ids: Tensor) -> Tensor:
+        """(U, C) -> (U, features)"""
+        words = self.activation(self._convolve(char_ids))
+        for highway in self.highways:
+            words = highway(words)
+        return words
+
+    def encode_distinct(self, rows: Tensor, keys: Tensor | None) -> Tensor:
         """The same for distinct words, remembered from batch to batch while nothing is trained."""
         if keys is None or not runs_packed(self):
-            return self(char_ids)
-        return self._cache.look_up(self, char_ids, keys)
+            return self(rows)
+        return self._cache.look_up(self, rows, keys)
 
     def forget_words(self) -> None:
         """Drops the vectors remembered from earlier batches."""
-        self._cache = WordCache()
+        self._cache = WordCache(self._row_dtype)
 
     def _convolve(self, char_ids: Tensor) -> Tensor:
         """Every filter's maximum over the positions of a word: (U, C) -> (U, features).
@@ -94,6 +114,7 @@ class ElmoCharacterEncoder(nn.Module):
         is enough. So words go by length, a few at a time, and all their windows through one product with all filters,
         the narrow ones filled up with zeros.
         """
+        assert self.char_embedding is not None
         weights, biases = zip(
             *((convolution.weight, convolution.bias) for convolution in self.convolutions), strict=True
         )
@@ -120,48 +141,53 @@ class ElmoCharacterEncoder(nn.Module):
 
 
 class WordCache(Derived):
-    """The vectors of words seen in earlier batches: exact, bounded, and forgotten when the weights change."""
+    """The vectors of words seen in earlier batches: exact, bounded, and forgotten when the weights change.
 
-    def __init__(self) -> None:
+    Args:
+        row_dtype: a type that every number of a word's row fits.
+    """
+
+    def __init__(self, row_dtype: torch.dtype) -> None:
         super().__init__()
+        self._row_dtype = row_dtype
         self._slots: dict[int, int] = {}
 
     # What is kept may be used where gradients are recorded later, which tensors made in inference mode may not.
     @torch.inference_mode(False)
     @torch.no_grad()
-    def look_up(self, encoder: ElmoCharacterEncoder, char_ids: Tensor, keys: Tensor) -> Tensor:
-        """The vectors of the words with these characters (U, C) and 64-bit hashes (U,): (U, P)."""
+    def look_up(self, encoder: ElmoCharacterEncoder, rows: Tensor, keys: Tensor) -> Tensor:
+        """The vectors of the words with these rows (U, C), for the encoder, and their 64-bit hashes (U,): (U, P)."""
         with self.lock:
-            return self._look_up(encoder, char_ids, keys)
+            return self._look_up(encoder, rows, keys)
 
-    def _look_up(self, encoder: ElmoCharacterEncoder, char_ids: Tensor, keys: Tensor) -> Tensor:
+    def _look_up(self, encoder: ElmoCharacterEncoder, rows: Tensor, keys: Tensor) -> Tensor:
         if self.is_stale(encoder.parameters()):
             self._slots = {}
         slots = torch.tensor([self._slots.get(key, -1) for key in keys.tolist()], dtype=torch.long)
         known = slots >= 0
         if self._slots:
-            known &= (self._char_ids[slots.clamp(min=0)] == char_ids).all(1)  # two words may share a hash
+            known &= (self._rows[slots.clamp(min=0)] == rows).all(1)  # two words may share a hash
         missing = (~known).nonzero().squeeze(1)
-        new = encoder(char_ids[missing])
-        vectors = new.new_empty(len(char_ids), new.shape[1])
+        new = encoder(rows[missing])
+        vectors = new.new_empty(len(rows), new.shape[1])
         vectors[missing] = new
-        if len(missing) < len(char_ids):
+        if len(missing) < len(rows):
             vectors[known] = self._vectors[slots[known]]
-        self._keep(keys[missing].tolist(), char_ids[missing], new)
+        self._keep(keys[missing].tolist(), rows[missing], new)
         return vectors
 
-    def _keep(self, keys: list[int], char_ids: Tensor, vectors: Tensor) -> None:
+    def _keep(self, keys: list[int], rows: Tensor, vectors: Tensor) -> None:
         capacity = CACHE_BYTES // (vectors.element_size() * vectors.shape[1])
         if len(keys) > capacity:
             return
         if not self._slots or len(self._slots) + len(keys) > capacity:  # empty, or full: start anew
             self._slots = {}
             self._vectors = vectors.new_empty(capacity, vectors.shape[1])
-            self._char_ids = char_ids.new_empty(capacity, char_ids.shape[1], dtype=torch.int16)
+            self._rows = rows.new_empty(capacity, rows.shape[1], dtype=self._row_dtype)
         first = len(self._slots)
         self._slots.update(zip(keys, range(first, first + len(keys)), strict=True))
         self._vectors[first : first + len(keys)] = vectors
-        self._char_ids[first : first + len(keys)] = char_ids
+        self._rows[first : first + len(keys)] = rows
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -4,7 +4,8 @@ Shapes: B batch, T words, C characters a word, P projection, M memory cells, L L
 U distinct words among them, S sentences (B, or more where rows hold pairs).
 
 char_ids (B, T, C) -> ElmoCharacterEncoder on distinct words (U, P) -> two ElmoLanguageModels, each on its own packed
-order of the N words -> hidden_states, (L + 1) x (B, T, 2P) -> ElmoScalarMix -> last_hidden_state (B, T, 2P).
+order of the N words -> hidden_states, (L + 1) x (B, T, 2P) -> ElmoScalarMix -> last_hidden_state (B, T, 2P). Where
+the config has a `word_embedding_dim`, the encoder reads input_ids (B, T) beside the characters.
 
 Padding never enters a computation: the real words are packed, so a word's vector cannot depend on it.
 
@@ -55,7 +56,7 @@ from .recurrence_elmo import (
     trains_side_by_side,
 )
 from .softmax_elmo import ElmoSoftmax, Negatives, draw_negatives
-from .tokenization_elmo import SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, ElmoTokenizer
+from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, ElmoTokenizer, Markers
 
 # Initial bias of a highway layer's gate.
 CARRY_BIAS = -2.0
@@ -93,16 +94,21 @@ class ElmoModelOutput(ModelOutput):
     attention_mask: Tensor | None = None
 
 
-def words_of(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+def markers_of(config: ElmoConfig) -> Markers:
+    """The ids of sentence and word markers in the `char_ids` of a model."""
+    return DICTIONARY_MARKERS if config.spelling == "dictionary" else BYTE_MARKERS
+
+
+def words_of(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None, ids: Markers) -> Tensor:
     """Which positions of a (B, T) mask are words, rather than the `<S>` and `</S>` around each sentence."""
     outside = F.pad(mask, (1, 1))
     first, last = ~outside[:, :-2], ~outside[:, 2:]
     if token_type_ids is not None:
         change = token_type_ids[:, 1:] != token_type_ids[:, :-1]
         first, last = first | F.pad(change, (1, 0)), last | F.pad(change, (0, 1))
-    is_marker = (char_ids[..., 0] == WORD_BEGIN) & (char_ids[..., 2] == WORD_END)
-    markers = (first & is_marker & (char_ids[..., 1] == SENTENCE_BEGIN)) | (
-        last & is_marker & (char_ids[..., 1] == SENTENCE_END)
+    is_marker = (char_ids[..., 0] == ids.word_begin) & (char_ids[..., 2] == ids.word_end)
+    markers = (first & is_marker & (char_ids[..., 1] == ids.sentence_begin)) | (
+        last & is_marker & (char_ids[..., 1] == ids.sentence_end)
     )
     return mask & ~markers
 
@@ -179,10 +185,13 @@ class ElmoModel(ElmoPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.char_encoder.char_embedding
+        embedding = self.char_encoder.char_embedding or self.char_encoder.word_embedding
+        assert embedding is not None
+        return embedding
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.char_encoder.char_embedding = value
+        name = "word_embedding" if self.char_encoder.char_embedding is None else "char_embedding"
+        setattr(self.char_encoder, name, value)
 
     def freeze_bilm(self, frozen: bool = True) -> None:
         """Keeps the biLM's weights from training and its dropout off, also in training mode; the mix stays free."""
@@ -214,7 +223,8 @@ class ElmoModel(ElmoPreTrainedModel):
         r"""
         Args:
             input_ids (`(B, T)`, *optional*):
-                Accepted and not read: the biLM reads characters.
+                Ids of the words. Only a model with word embeddings, by `config.word_embedding_dim`, reads them; to it
+                a word that was added to the tokenizer is an unknown one.
             char_ids (`(B, T, C)`):
                 Characters of the words, from [`ElmoTokenizer`]; a padded word is all 0.
             attention_mask (`(B, T)`, *optional*):
@@ -241,7 +251,8 @@ class ElmoModel(ElmoPreTrainedModel):
         mask = self._check_inputs(char_ids, attention_mask, token_type_ids, states, use_cache)
 
         packing = pack(mask, token_type_ids)
-        distinct, index, keys = distinct_rows(char_ids.flatten(0, 1)[packing.forward_index])
+        rows = self._rows(char_ids, input_ids).flatten(0, 1)
+        distinct, index, keys = distinct_rows(rows[packing.forward_index])
         flat = mask.new_zeros(mask.numel(), dtype=torch.long).index_copy(0, packing.forward_index, index)
         words = self.char_encoder.encode_distinct(distinct, keys)  # (U, P)
         start_states = self._initial_states(states, len(packing.order), words)
@@ -271,17 +282,22 @@ class ElmoModel(ElmoPreTrainedModel):
         )
 
     def read_lanes(
-        self, char_ids: Tensor, word_index: Tensor, mask: Tensor, states: States | None = None
+        self,
+        char_ids: Tensor,
+        word_index: Tensor,
+        mask: Tensor,
+        states: States | None = None,
+        input_ids: Tensor | None = None,
     ) -> tuple[list[Tensor], Packing, States]:
         """What each language model makes of words that are laid out for it, in the order in which it reads them.
 
         Word t of lane b is `char_ids[word_index[k, b, t]]` for the language model k, 0 forward and 1 backward, with
-        char_ids (U, C) and word_index (2, B, T). The mask (B, T) ends every lane; both have the same one. Returns the
-        top layers' outputs for the N words in packed order, each (N, P), the packing, and the states after the last
-        word.
+        char_ids (U, C) and word_index (2, B, T); a model with word embeddings also reads input_ids (U,). The mask
+        (B, T) ends every lane; both have the same one. Returns the top layers' outputs for the N words in packed
+        order, each (N, P), the packing, and the states after the last word.
         """
         packing = pack(mask)
-        words = self.char_encoder(char_ids)
+        words = self.char_encoder(self._rows(char_ids, input_ids))
         start_states = self._initial_states(states, len(packing.order), words)
         index = word_index.flatten(1)[:, packing.forward_index]  # (2, N)
         results = self._read(words, index, start_states, packing)
@@ -348,6 +364,17 @@ class ElmoModel(ElmoPreTrainedModel):
         hidden, cell = (torch.stack(parts, dim=1) for parts in zip(*final, strict=True))  # each (2, L, 1, size)
         return [([layer[k] for layer in layers], (hidden[k], cell[k])) for k in range(2)]
 
+    def _rows(self, char_ids: Tensor, input_ids: Tensor | None) -> Tensor:
+        """What the encoder reads of words: their characters (..., C), with word embeddings also their ids, last."""
+        if not self.config.word_embedding_dim:
+            return char_ids
+        if input_ids is None:
+            raise ValueError("this model has word embeddings: pass `input_ids` from its tokenizer beside `char_ids`")
+        if input_ids.shape != char_ids.shape[:-1]:
+            raise ValueError(f"`input_ids` must be {tuple(char_ids.shape[:-1])}, got {tuple(input_ids.shape)}")
+        known = input_ids < self.config.vocab_size
+        return torch.cat([char_ids, input_ids.where(known, self.config.unk_token_id)[..., None]], dim=-1)
+
     def _check_inputs(
         self,
         char_ids: Tensor,
@@ -401,12 +428,11 @@ class ElmoModel(ElmoPreTrainedModel):
         flat = packed.new_zeros(shape.numel(), packed.shape[-1])
         return flat.index_copy(0, positions, packed).unflatten(0, shape)
 
-    @staticmethod
     def _drop_markers(
-        layers: tuple[Tensor, ...], char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None
+        self, layers: tuple[Tensor, ...], char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Moves the words of each row to its front, without the `<S>` and `</S>` around each sentence."""
-        words = words_of(char_ids, mask, token_type_ids)
+        words = words_of(char_ids, mask, token_type_ids, markers_of(self.config))
         counts = words.sum(1)
         width = int(counts.max()) if len(counts) else 0
         new_mask = torch.arange(width, device=mask.device) < counts[:, None]
@@ -508,8 +534,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         Sentences, or lanes of running text when there is a `word_index`.
 
         Args:
-            input_ids (`(B, T)`, *optional*):
-                Accepted and not read: pass them as `labels`.
+            input_ids (`(B, T)`, for lanes `(U,)`, *optional*):
+                Ids of the words, which only a model with word embeddings reads. What is to be predicted is `labels`.
             char_ids (`(B, T, C)`, for lanes `(U, C)`):
                 Characters of the words of sentences with their markers; for lanes, of the distinct words.
             attention_mask (`(B, T)`, *optional*):
@@ -539,12 +565,13 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             if labels is None:
                 raise ValueError("lanes need `labels`")
             mask = (labels[0] != IGNORED) if attention_mask is None else attention_mask.bool()
-            hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states)
+            hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states, input_ids)
             wanted = labels.flatten(1)[:, packing.forward_index]
             losses = self._losses(hidden, list(wanted), negatives, num_items_in_batch)
             return ElmoForPreTrainingOutput(*losses, states=states)
 
         output = self.elmo(
+            input_ids=input_ids,
             char_ids=char_ids,
             attention_mask=attention_mask,
             states=states,
@@ -753,13 +780,18 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         }
 
     def bilm_layers(
-        self, char_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+        self,
+        char_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        input_ids: Tensor | None = None,
     ) -> Tensor:
         """The biLM's layers as `forward` takes them, to be computed once and kept: (B, T, (2L + 1)P).
 
         They are those of the output's `hidden_states` beside each other, the first of which is twice the same.
         """
         output = self.elmo(
+            input_ids=input_ids,
             char_ids=char_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -793,7 +825,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         if char_ids is None:
             raise ValueError(f"{type(self).__name__} needs `char_ids`: encode the text with ElmoTokenizer")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        words = words_of(char_ids, mask, token_type_ids)
+        words = words_of(char_ids, mask, token_type_ids, markers_of(self.config))
         features, elmo = [], None
         if self.word_embeddings is not None:
             if input_ids is None:
@@ -803,7 +835,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             features += own
         if self.config.elmo_placement != "none":
             if bilm_layers is None:
-                bilm_layers = self.bilm_layers(char_ids, attention_mask, token_type_ids)
+                bilm_layers = self.bilm_layers(char_ids, attention_mask, token_type_ids, input_ids)
             at_input, elmo = self._mixed(bilm_layers, words)
             if at_input is not None:
                 features.append(at_input)

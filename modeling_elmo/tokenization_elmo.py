@@ -1,10 +1,11 @@
 """ElmoTokenizer: text or words -> `input_ids` (B, T), `char_ids` (B, T, C) and `attention_mask` (B, T).
 
-B batch, T words, C characters a word (50). The biLM reads only `char_ids`; `input_ids` index the tokenizer's word
-vocabulary, if it has one, and keep collators, pipelines and `Trainer` working.
+B batch, T words, C characters a word (50). The biLM reads `char_ids`; `input_ids` index the tokenizer's word
+vocabulary, if it has one, and keep collators, pipelines and `Trainer` working. Only a model with word embeddings of
+its own reads them too.
 
-A word's characters are its UTF-8 bytes between a begin and an end marker, padded to C. All ids are shifted by one, so
-that 0 is free for a padded word.
+A word's characters are its UTF-8 bytes, or the Unicode characters that a dictionary has, between a begin and an end
+marker, padded to C. No character has the id 0: that is a padded word.
 """
 
 import functools
@@ -13,7 +14,8 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers.tokenization_python import PreTrainedTokenizer
@@ -26,6 +28,23 @@ SENTENCE_END = 258
 WORD_BEGIN = 259
 WORD_END = 260
 CHARACTER_PADDING = 261
+
+
+class Markers(NamedTuple):
+    """The ids of what is no character of a word."""
+
+    sentence_begin: int
+    sentence_end: int
+    word_begin: int
+    word_end: int
+    padding: int
+
+
+BYTE_MARKERS = Markers(SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, CHARACTER_PADDING)
+# With a dictionary the markers come first, and one character more: any that the dictionary lacks.
+DICTIONARY_MARKERS = Markers(1, 2, 3, 4, 5)
+UNKNOWN_CHARACTER = 6
+FIRST_CHARACTER = 7
 
 # The id of the first unknown word a vocabulary is made with; a later one is an added token.
 _UNKNOWN_ID = 3
@@ -226,6 +245,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
             The same as words instead of a file.
         max_characters_per_token (`int`, *optional*, defaults to 50):
             Width of a word's row of characters, markers included; longer words are cut, as the original does.
+        characters (`str`, *optional*):
+            The dictionary of a model that spells words in Unicode characters (ELMoForManyLangs), in the order of
+            their ids; by default words are spelled in UTF-8 bytes.
         lowercase_fallback (`bool`, *optional*, defaults to `False`):
             Whether a word outside the vocabulary has the id of its lower case, as suits vectors of lower-case words.
         pad_token, bos_token, eos_token, unk_token (`str`, *optional*):
@@ -240,6 +262,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         vocab_file: str | os.PathLike | None = None,
         vocab: Iterable[str] | None = None,
         max_characters_per_token: int = 50,
+        characters: str | None = None,
         lowercase_fallback: bool = False,
         pad_token: str = "<pad>",
         bos_token: str = "<S>",
@@ -254,6 +277,15 @@ class ElmoTokenizer(PreTrainedTokenizer):
         if max_characters_per_token < 3:
             raise ValueError(f"`max_characters_per_token` must be at least 3, got {max_characters_per_token}")
         self.max_characters_per_token = max_characters_per_token
+        self.characters = characters
+        self._character_ids = {
+            character: index for index, character in enumerate(characters or "", start=FIRST_CHARACTER)
+        }
+        if characters is not None:
+            if len(self._character_ids) != len(characters):
+                repeated = next(character for character in characters if characters.count(character) > 1)
+                raise ValueError(f"`characters` holds {repeated!r} twice")
+            kwargs["characters"] = characters  # a key that a folder without a dictionary does not have
         self.lowercase_fallback = lowercase_fallback
         named = {"pad_token": pad_token, "bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token}
         if missing := [name for name, token in named.items() if not str(token or "")]:
@@ -304,6 +336,14 @@ class ElmoTokenizer(PreTrainedTokenizer):
         """True: encodings say which word and which characters a token is, which is what this is asked for."""
         return True
 
+    @property
+    def _tokenizer(self) -> SimpleNamespace:
+        """Where the token-classification pipeline looks for whether a token as long as its text is a whole word.
+
+        Ours all are; else it would take a full stop for a part of the word before it.
+        """
+        return SimpleNamespace(model=SimpleNamespace(continuing_subword_prefix="##"))
+
     # Word vocabulary
 
     @property
@@ -318,6 +358,8 @@ class ElmoTokenizer(PreTrainedTokenizer):
 
     def _ids_of(self, words: Iterable[str]) -> list[int]:
         vocab, added = self._vocab, self._added_tokens_encoder
+        if self.characters is not None:  # the original looks a long word up as it spells it, cut
+            words = [word[: self.max_characters_per_token - 2] for word in words]
         unknown = added.get(self.unk_token, _UNKNOWN_ID)
         if self.lowercase_fallback:
             return [added.get(word, vocab.get(word, vocab.get(word.lower(), unknown))) for word in words]
@@ -338,6 +380,35 @@ class ElmoTokenizer(PreTrainedTokenizer):
 
     def words_to_char_ids(self, words: Sequence[str]) -> np.ndarray:
         """The rows of characters of some words: (len(words), C), int64."""
+        rows = self._rows_of_bytes(words) if self.characters is None else self._rows_of_characters(words)
+        markers = self.markers
+        for token, marker in ((self.bos_token, markers.sentence_begin), (self.eos_token, markers.sentence_end)):
+            for index in [index for index, word in enumerate(words) if word == token]:
+                rows[index] = markers.padding
+                rows[index, :3] = markers.word_begin, marker, markers.word_end
+        return rows
+
+    @property
+    def markers(self) -> Markers:
+        return BYTE_MARKERS if self.characters is None else DICTIONARY_MARKERS
+
+    def is_cut(self, word: str) -> bool:
+        """Whether a word is too long to be spelled whole."""
+        room = self.max_characters_per_token - 2
+        if self.characters is not None:
+            return len(word) > room
+        # A character is at most four bytes: few words need a closer look.
+        return 4 * len(word) > room and len(word.encode("utf-8", "ignore")) > room
+
+    def _rows_of_characters(self, words: Sequence[str]) -> np.ndarray:
+        width, markers, ids = self.max_characters_per_token, DICTIONARY_MARKERS, self._character_ids
+        rows = np.full((len(words), width), markers.padding, dtype=np.int64)
+        for row, word in zip(rows, words, strict=True):
+            spelled = [ids.get(character, UNKNOWN_CHARACTER) for character in word[: width - 2]]
+            row[: len(spelled) + 2] = [markers.word_begin, *spelled, markers.word_end]
+        return rows
+
+    def _rows_of_bytes(self, words: Sequence[str]) -> np.ndarray:
         width = self.max_characters_per_token
         # Lone surrogates have no UTF-8 and are dropped, as the original does.
         spelled = [word.encode("utf-8", "ignore")[: width - 2] for word in words]
@@ -347,20 +418,22 @@ class ElmoTokenizer(PreTrainedTokenizer):
         rows[:, 0] = WORD_BEGIN
         np.add(letters, 1, out=rows[:, 1:-1], where=np.arange(width - 2) < lengths[:, None], dtype=np.int64)
         rows[np.arange(len(spelled)), lengths + 1] = WORD_END
-        for token, marker in ((self.bos_token, SENTENCE_BEGIN), (self.eos_token, SENTENCE_END)):
-            for index in [index for index, word in enumerate(words) if word == token]:
-                rows[index] = CHARACTER_PADDING
-                rows[index, :3] = WORD_BEGIN, marker, WORD_END
         return rows
 
     def char_ids_to_word(self, row: Sequence[int]) -> str:
-        """The word that a row of characters spells, as far as the row is wide."""
+        """The word that a row of characters spells, as far as the row is wide and the dictionary, if any, has them."""
         if not any(row):
             return str(self.pad_token)
-        if SENTENCE_BEGIN in row:
+        if self.markers.sentence_begin in row:
             return str(self.bos_token)
-        if SENTENCE_END in row:
+        if self.markers.sentence_end in row:
             return str(self.eos_token)
+        if self.characters is not None:
+            return "".join(
+                "\ufffd" if c == UNKNOWN_CHARACTER else self.characters[c - FIRST_CHARACTER]
+                for c in row
+                if c >= UNKNOWN_CHARACTER
+            )
         return bytes(c - 1 for c in row if 1 <= c <= 256).decode("utf-8", "ignore")
 
     # Splitting

@@ -133,7 +133,6 @@ class LayerStore:
                 inputs = {
                     name: tensor.to(model.device)
                     for name, tensor in encode([sequences[number] for number in batch], tokenizer).items()
-                    if name != "input_ids"
                 }
                 layers = model.bilm_layers(**inputs).float().cpu().numpy()
                 for row, number in enumerate(batch):
@@ -170,7 +169,7 @@ class Collator:
             kept = [values for example in examples for values in example["layers"]]
             layers = torch.zeros(len(kept), width, kept[0].shape[1])
             for row, values in zip(layers, kept, strict=True):
-                row[: len(values)] = torch.from_numpy(values)
+                row[: len(values)] = torch.from_numpy(np.array(values))  # a copy: the file is read-only
             batch["bilm_layers"] = layers
         per_example = len(examples[0]["sequences"])
         if per_example > 1:

@@ -226,7 +226,11 @@ def make_model(
         changes["sequence_encoder"] = "esim"
     tokenizer = ElmoTokenizer(max_characters_per_token=config.max_characters_per_token)
     vectors = None
-    if settings.word_vectors:
+    if folder and config.spelling == "dictionary" and settings.elmo_placement != "none":
+        tokenizer = ElmoTokenizer.from_pretrained(folder)
+        if settings.word_vectors:
+            raise SettingsError(f"{folder} has a dictionary of its own words: --word_vectors cannot bring another")
+    elif settings.word_vectors:
         vectors = load_word_vectors(
             settings.word_vectors, count_words(settings.task, parts, tokenizer), settings.most_frequent_words
         )

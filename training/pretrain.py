@@ -151,6 +151,10 @@ def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraini
             raise PretrainingError(" ".join(str(error).split())) from error
     folder = settings.model_name_or_path
     config = ElmoConfig.from_pretrained(folder)
+    if config.spelling == "dictionary":
+        raise PretrainingError(
+            f"{folder} reads words by dictionary: only models that spell them in bytes can be tuned"
+        )
     had = AutoTokenizer.from_pretrained(folder)
     for name in ("num_negatives", "dropout"):  # what training may change
         if name in overrides:
