@@ -107,6 +107,10 @@ def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, 
     assert {"model.safetensors", "config.json", "vocab.txt", "predictions.tsv", "test_predictions.tsv"} <= written
     assert {"mix_weights.json", "mix_weights.png", "all_results.json"} <= written
     assert not any(name.endswith((".bin", ".pt", ".pth")) for name in written)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"| {metric} | {results[metric]:.6g} |" in card
+    assert f"train_file: {data.name}" in card
+    assert str(tmp_path) not in card
     weights = json.loads((tmp_path / "out" / "mix_weights.json").read_text())
     assert set(weights) == {"input", "output"}
 

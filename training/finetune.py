@@ -427,9 +427,34 @@ class Run:
             name = PREDICTIONS_FILE if part == "validation" else f"{part}_{PREDICTIONS_FILE}"
             if self.trainer.is_world_process_zero():
                 self._write_predictions(self.folder / name, examples, found.predictions, found.label_ids)
-        if self.trainer.is_world_process_zero() and (weights := self.model.mix_weights()):
-            write_mix(weights, self.folder)
-        return json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
+        results = json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
+        if self.trainer.is_world_process_zero():
+            if weights := self.model.mix_weights():
+                write_mix(weights, self.folder)
+            self._write_card(results)
+        return results
+
+    def _write_card(self, results: dict[str, Any]) -> None:
+        """What was trained, on what and how, and what it gave."""
+        default = TrainingArguments(output_dir=str(self.folder)).to_dict()
+        changed = {
+            name: value
+            for name, value in self.training.to_dict().items()
+            if value != default.get(name) and name not in ("output_dir", "logging_dir", "resume_from_checkpoint")
+        }
+        recipe = {**dataclasses.asdict(self.settings), **changed}
+        for name in ("train_file", "validation_file", "test_file", "model_name_or_path", "word_vectors"):
+            if recipe[name] is not None:
+                recipe[name] = Path(recipe[name]).name  # not where it lay
+        del recipe["cache_dir"]
+        rows = [f"| {name} | {value:.6g} |" for name, value in results.items() if isinstance(value, (int, float))]
+        (self.folder / "README.md").write_text(
+            f"# {type(self.model).__name__}: {self.settings.task}\n\n"
+            f"A task model on ELMo (placement: {self.settings.elmo_placement}), trained by `training/finetune.py`.\n\n"
+            "## Results\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n\n"
+            f"## Recipe\n\n```yaml\n{yaml.safe_dump(recipe, sort_keys=False).strip()}\n```\n",
+            encoding="utf-8",
+        )
 
     def _write_predictions(self, path: Path, examples: Examples, predicted: np.ndarray, gold: np.ndarray) -> None:
         """A line a word, sentences parted by empty lines, or a line an example: gold, predicted, words."""
