@@ -5,7 +5,14 @@ import pytest
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, pipeline
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
 from typer.testing import CliRunner
 
 from modeling_elmo import (
@@ -186,3 +193,32 @@ def test_an_onnx_file_gives_the_models_vectors_and_int8_nearly(model, tokenizer,
         np.testing.assert_allclose(found, layers, atol=TOLERANCE)
         nearly = small.run(None, feed)[1]
         assert 0 < np.abs(nearly - layers).max() < 0.1 * np.abs(layers).max()
+
+
+# --------------------------------------------------------------------------------------------------------- Trainer
+
+
+def test_trainer_groups_by_length_and_compiles(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    model = ElmoForSequenceClassification(ElmoConfig(**SIZES, head_dim=8, num_labels=2))
+    rows = [{**tokenizer(sentence), "label": number % 2} for number, sentence in enumerate(SENTENCES * 4)]
+    for row in rows:
+        row["length"] = len(row["input_ids"])
+    settings = TrainingArguments(
+        output_dir=str(tmp_path),
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        train_sampling_strategy="group_by_length",
+        torch_compile=True,
+        torch_compile_backend="eager",  # needs no compiler
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    before = model.network.output.weight.detach().clone()
+    trainer = Trainer(
+        model, settings, DataCollatorWithPadding(tokenizer), Dataset.from_list(rows), processing_class=tokenizer
+    )
+    assert np.isfinite(trainer.train().training_loss)
+    assert not torch.equal(model.network.output.weight, before)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -214,6 +215,23 @@ def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
     assert process.returncode != 0
     assert "go on with --resume_from_checkpoint last" in errors
     assert list(output.glob("checkpoint-*/model.safetensors"))
+
+
+def test_two_processes_train_and_evaluate(bilm, vectors, tmp_path):
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 1]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    command = arguments("ner", write_ner(tmp_path / "data"), tmp_path / "out", *more)
+    done = subprocess.run(
+        [*launcher, "--main_process_port", str(random.randint(20_000, 60_000)), str(SCRIPT), *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "out" / "all_results.json").read_text())["eval_f1"] >= 0
+    assert len((tmp_path / "out" / "predictions.tsv").read_text().split("\n\n")) == 16 + 1
 
 
 def test_a_trained_bilm_has_a_learning_rate_of_its_own(bilm, vectors, tmp_path):
