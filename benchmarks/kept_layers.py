@@ -52,6 +52,7 @@ def train(arguments: argparse.Namespace, output: str, *more: str) -> Clock:
             ),
             *("--output_dir", output, "--num_train_epochs", str(arguments.epochs), "--logging_steps", "1"),
             *("--eval_strategy", "no", "--save_strategy", "no", "--load_best_model_at_end", "false"),
+            *("--elmo_placement", arguments.placement),
             *("--patience", "0", "--disable_tqdm", "true", *more),
         ]
     )
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--task", default="ner")
     parser.add_argument("--size", default="original", choices=["small", "medium", "original"])
     parser.add_argument("--fraction", type=float, default=0.02, help="of the file's examples (default 0.02)")
+    parser.add_argument("--placement", default="both", choices=["input", "output", "both"])
     parser.add_argument("--epochs", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as kept_folder, tempfile.TemporaryDirectory() as anew_folder:
@@ -79,7 +81,7 @@ def main() -> None:
     gaps = [abs(a - b) for a, b in zip(kept.losses, anew.losses, strict=True)]
     rows = [
         {
-            "task": f"{arguments.task}, {arguments.size}",
+            "task": f"{arguments.task}, {arguments.size}, ELMo at {arguments.placement}",
             "steps": len(gaps),
             "seconds an epoch, kept": later[0],
             "read anew": later[1],
@@ -88,7 +90,7 @@ def main() -> None:
         }
     ]
     print_table(rows)
-    save(f"kept-layers-{arguments.size}", rows)
+    save(f"kept-layers-{arguments.size}-{arguments.placement}", rows)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import finetune
 import pytest
 import torch
 from examples import Collator, Examples, LayerStore, encode
+from metrics import METRIC
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
@@ -114,6 +115,15 @@ def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, 
     assert str(tmp_path) not in card
     weights = json.loads((tmp_path / "out" / "mix_weights.json").read_text())
     assert set(weights) == {"input", "output"}
+
+
+@pytest.mark.parametrize("task", list(finetune.HEADS))
+def test_the_best_epoch_is_chosen_by_the_tasks_own_metric(task, tmp_path):
+    more = ["--elmo_placement", "none", "--word_vectors", "vectors.txt"]
+    _, training = finetune.read_arguments(arguments(task, tmp_path / "data", tmp_path / "out", *more))
+    assert training.load_best_model_at_end
+    assert training.metric_for_best_model == METRIC[task]
+    assert training.greater_is_better
 
 
 def test_a_tagger_learns_its_sentences_and_writes_words_labels_and_predictions(bilm, vectors, tmp_path):

@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does
 
 from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel, make_examples
 from figures import draw_mix
-from metrics import METRIC, class_scores, tag_scores
+from metrics import class_scores, tag_scores
 from processes import keep_to_the_end, run_script
 from settings import SettingsError, parse_with_recipe
 from task_data import TaskDataError, read_examples, read_hub_examples, sample_fraction
@@ -497,7 +497,6 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
     training.remove_unused_columns = False  # examples are encoded when they are batched
     if not torch.accelerator.is_available():
         training.dataloader_pin_memory = False
-    training.metric_for_best_model = training.metric_for_best_model or METRIC[settings.task]
     return settings, training
 
 

@@ -7,7 +7,7 @@ from seqeval.metrics import precision_score as span_precision
 from seqeval.metrics import recall_score as span_recall
 from sklearn.metrics import accuracy_score, f1_score
 
-# What the best epoch of a task is chosen by.
+# What a task is compared by; its recipe chooses the best epoch by the same.
 METRIC = {"sst": "accuracy", "nli": "accuracy", "choice": "accuracy", "pos": "accuracy", "ner": "f1"}
 
 
