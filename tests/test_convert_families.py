@@ -7,6 +7,7 @@ import json
 import pickle
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import allennlp_peer
 from random_checkpoint import write_random_checkpoint
 
+# What a pickle with code in it would make.
+MARKER = Path(tempfile.gettempdir(), "a-pickle-was-run")
 # Relative to the largest value of a layer: float32 on both sides, or float64 on the other.
 TOLERANCE = 1e-5
 # Weights mapped from a file are summed by other kernels than those made in memory.
@@ -364,7 +367,7 @@ class Code:
     """What a pickle would run, were it loaded as pickles are."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (Path("/tmp/a-pickle-was-run"),)
+        return Path.touch, (MARKER,)
 
 
 def change_state(name: str, change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
@@ -467,7 +470,7 @@ def test_a_broken_model_of_manylangs_is_refused_in_one_line(tmp_path: Path, name
     assert "\n" not in str(refusal.value)
     assert str(folder) in str(refusal.value)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    assert not Path("/tmp/a-pickle-was-run").exists()
+    assert not MARKER.exists()
 
 
 def test_files_of_the_torch_of_2018_are_read(tmp_path: Path) -> None:
@@ -753,7 +756,7 @@ def test_a_broken_allennlp_model_is_refused_in_one_line(tmp_path: Path, name: st
     assert "\n" not in str(refusal.value)
     assert str(source) in str(refusal.value)
     assert [path.name for path in tmp_path.iterdir()] == ["model.tar.gz"]
-    assert not Path("/tmp/a-pickle-was-run").exists()
+    assert not MARKER.exists()
 
 
 def test_a_mix_that_is_not_there_is_refused_naming_those_that_are(tmp_path: Path) -> None:

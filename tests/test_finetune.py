@@ -266,6 +266,14 @@ def test_a_task_model_goes_on_with_its_labels_and_refuses_others(bilm, vectors, 
         run("ner", fewer, tmp_path / "third", "--model_name_or_path", tmp_path / "first")
 
 
+def test_a_part_of_the_examples_has_the_labels_of_all(vectors, tmp_path):
+    data = tmp_path / "data"
+    data.write_text("\n".join(f"word X X I-{kind}\n" for kind in ("PER", "LOC", "ORG", "MISC")))
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--train_fraction", 0.25]
+    run("ner", data, tmp_path / "out", *more, "--num_train_epochs", 1)
+    assert set(ElmoConfig.from_pretrained(tmp_path / "out").label2id) == {"S-PER", "S-LOC", "S-ORG", "S-MISC"}
+
+
 def test_lengths_can_group_batches(vectors, tmp_path):
     data = write_ner(tmp_path / "data")
     more = ["--elmo_placement", "none", "--word_vectors", vectors, "--train_sampling_strategy", "group_by_length"]

@@ -354,9 +354,9 @@ class Run:
                 raise SettingsError(
                     f"there is no {part} data: give --{part}_file, or a --{part}_split of the data set"
                 )
+        self.labels = label_names(settings.task, rows["train"])  # a part of the examples may lack some
         rows["train"] = sample_fraction(rows["train"], settings.train_fraction, seed=training.seed)
         set_seed(training.seed)
-        self.labels = label_names(settings.task, rows["train"])
         self.model, self.tokenizer = make_model(settings, self.labels, list(rows.values()))
         self.examples = {
             part: make_examples(settings.task, dataset, self.labels, self.tokenizer) for part, dataset in rows.items()
