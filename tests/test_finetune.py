@@ -14,7 +14,6 @@ import finetune
 import pytest
 import torch
 from examples import Collator, Examples, LayerStore, encode
-from metrics import METRIC
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
@@ -96,7 +95,7 @@ def losses(folder: Path) -> list[float]:
     return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
 
 
-@pytest.mark.parametrize("task", list(finetune.HEADS))
+@pytest.mark.parametrize("task", list(finetune.TASKS))
 def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, tmp_path):
     data = write_task(task, tmp_path)
     more = ["--test_file", data, "--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 12]
@@ -117,12 +116,12 @@ def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, 
     assert set(weights) == {"input", "output"}
 
 
-@pytest.mark.parametrize("task", list(finetune.HEADS))
+@pytest.mark.parametrize("task", list(finetune.TASKS))
 def test_the_best_epoch_is_chosen_by_the_tasks_own_metric(task, tmp_path):
     more = ["--elmo_placement", "none", "--word_vectors", "vectors.txt"]
     _, training = finetune.read_arguments(arguments(task, tmp_path / "data", tmp_path / "out", *more))
     assert training.load_best_model_at_end
-    assert training.metric_for_best_model == METRIC[task]
+    assert training.metric_for_best_model == finetune.TASKS[task].metric
     assert training.greater_is_better
 
 
@@ -163,29 +162,42 @@ def test_training_with_kept_layers_is_training_without(bilm, vectors, tmp_path):
 def test_layers_are_kept_once_and_not_beyond_the_limit(bilm, tmp_path, capsys):
     model = ElmoForTokenClassification.from_pretrained(bilm, num_labels=2)
     tokenizer = ElmoTokenizer()
-    sequences = [(["a", "bank"],), (["the", "river", "bank"],), ([],)]
-    store = LayerStore.of(sequences, model, tokenizer, tmp_path, limit=1)
+    sequences = [(["a", "bank"],), (["the", "river", "bank"],), ([],), (["a", "bank"],)]
+    store = LayerStore.make(sequences, model, tokenizer, tmp_path, limit=1)
     inputs = encode(sequences, tokenizer)
     with torch.no_grad():
         expected = model.bilm_layers(inputs["char_ids"], inputs["attention_mask"])
     for number, sequence in enumerate(sequences):
         length = len(sequence[0]) + 2
-        torch.testing.assert_close(torch.tensor(store[number]), expected[number, :length])
+        torch.testing.assert_close(torch.tensor(store.of(sequence)[0]), expected[number, :length])
     (file,) = tmp_path.iterdir()
+    assert len(store.values) == 4 + 5 + 2  # a text that occurs twice is kept once
     before = file.stat().st_mtime_ns
-    LayerStore.of(sequences, model, tokenizer, tmp_path, limit=1)
+    LayerStore.make(sequences, model, tokenizer, tmp_path, limit=1)
     assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [before]
-    assert LayerStore.of(sequences, model, tokenizer, tmp_path, limit=1e-9) is None
+    assert LayerStore.make(sequences, model, tokenizer, tmp_path, limit=1e-9) is None
     assert "more than --cache_gb" in capsys.readouterr().out
+
+
+def test_kept_layers_of_a_pair_are_what_the_bilm_gives_for_the_pair(bilm, tmp_path):
+    model = ElmoForTokenClassification.from_pretrained(bilm, num_labels=2).eval()
+    tokenizer = ElmoTokenizer()
+    pairs = Examples([(["a", "bank"], ["the", "river"]), (["the", "river"], ["lends"])], [0, 1])
+    pairs.store = LayerStore.make(pairs.sequences, model, tokenizer, tmp_path, limit=1)
+    batch = Collator(tokenizer, finetune.TASKS["nli"].targets)([pairs[0], pairs[1]])
+    kept = batch.pop("bilm_layers")
+    del batch["labels"]
+    with torch.no_grad():
+        torch.testing.assert_close(kept, model.bilm_layers(**batch))
 
 
 def test_batches_have_labels_at_their_words_and_choices_side_by_side():
     tokenizer = ElmoTokenizer()
     tagged = Examples([(["a", "b"],), (["c"],)], [[1, 2], [0]])
-    batch = Collator(tokenizer)([tagged[0], tagged[1]])
+    batch = Collator(tokenizer, finetune.TASKS["pos"].targets)([tagged[0], tagged[1]])
     assert batch["labels"].tolist() == [[-100, 1, 2, -100], [-100, 0, -100, -100]]
     choices = Examples([(["a"], ["b"]), (["a"], ["c", "d"])] * 2, [1, 0], per_example=2)
-    batch = Collator(tokenizer)([choices[0], choices[1]])
+    batch = Collator(tokenizer, finetune.TASKS["choice"].targets)([choices[0], choices[1]])
     assert batch["char_ids"].shape == (2, 2, 7, 50)
     assert batch["labels"].tolist() == [1, 0]
     assert choices.lengths() == [7, 7]

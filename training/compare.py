@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from examples import UnknownLabel
 from figures import draw_comparison
-from finetune import BAD_INPUT, HEADS, finetune
-from metrics import METRIC
+from finetune import BAD_INPUT, TASKS, finetune
 from settings import SettingsError
 from task_data import TaskDataError
 
@@ -107,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="training/compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--task", required=True, choices=list(HEADS))
+    parser.add_argument("--task", required=True, choices=list(TASKS))
     parser.add_argument("--output_dir", required=True, type=Path, help="where runs, table and plot go")
     parser.add_argument("--placements", nargs="+", default=["none", "both"], choices=PLACEMENTS)
     parser.add_argument("--mixes", nargs="+", default=["0.001"], help="last, average, or the λ of a learned mix")
@@ -115,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     own, rest = parser.parse_known_args(list(arguments))
     transformers_logging.set_verbosity_error()
-    metric = METRIC[own.task]
+    metric = TASKS[own.task].metric
     scores: dict[Setting, list[float]] = {}
     try:
         for setting in settings_to_run(own.placements, own.mixes, own.fractions):

@@ -5,19 +5,18 @@ An example is one sequence, or several where it has choices; a sequence is a tex
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.modeling_elmo import IGNORED, ElmoTaskModel
+from modeling_elmo.modeling_elmo import ElmoTaskModel
 
 # Tokens that are read by the biLM at once when its layers are kept.
 BATCH_TOKENS = 2048
@@ -30,7 +29,7 @@ WordSequence = tuple[Text, ...]
 
 @dataclass
 class Examples:
-    """The examples of a task: their sequences, and their labels as numbers."""
+    """The examples of a task: their sequences, and their labels, whatever these are to the task."""
 
     sequences: list[WordSequence]
     labels: list[Any]
@@ -44,7 +43,7 @@ class Examples:
         numbers = range(index * self.per_example, (index + 1) * self.per_example)
         return {
             "sequences": [self.sequences[number] for number in numbers],
-            "layers": None if self.store is None else [self.store[number] for number in numbers],
+            "layers": None if self.store is None else [self.store.of(self.sequences[number]) for number in numbers],
             "label": self.labels[index],
         }
 
@@ -59,6 +58,15 @@ def count_tokens(sequence: WordSequence) -> int:
     return sum(len(text) + 2 for text in sequence)
 
 
+class UnknownLabel(ValueError):
+    """A label that the model does not have."""
+
+
+def words_of(text: str | Text, tokenizer: ElmoTokenizer) -> Text:
+    """A text that is not split into words yet is."""
+    return tokenizer.tokenize(text) if isinstance(text, str) else list(text)
+
+
 def encode(sequences: Sequence[WordSequence], tokenizer: ElmoTokenizer) -> dict[str, Tensor]:
     columns = [list(column) for column in zip(*sequences, strict=True)]
     return dict(tokenizer(*columns, is_split_into_words=True, padding=True, return_tensors="pt"))
@@ -68,20 +76,24 @@ def encode(sequences: Sequence[WordSequence], tokenizer: ElmoTokenizer) -> dict[
 
 
 class LayerStore:
-    """The biLM's layers of every sequence, in one memory-mapped file: computed once, read at every epoch.
+    """The biLM's layers of every text, in one memory-mapped file: computed once, read at every epoch.
 
-    The file's name says what it was made of, so that another run on the same text and biLM finds it.
+    A text that occurs in several sequences is kept once, since each goes through the biLM by itself. The file's name
+    says what it was made of, so that another run on the same texts and biLM finds it.
     """
 
-    def __init__(self, path: Path, lengths: Sequence[int], features: int) -> None:
-        self.ends = np.cumsum(lengths)
+    def __init__(self, path: Path, texts: Sequence[tuple[str, ...]], features: int) -> None:
+        self.number_of = {text: number for number, text in enumerate(texts)}
+        self.ends = np.cumsum([count_tokens((text,)) for text in texts])
         self.values = np.memmap(path, dtype=np.float32, mode="r", shape=(int(self.ends[-1]), features))
 
-    def __getitem__(self, number: int) -> np.ndarray:
-        return self.values[self.ends[number - 1] if number else 0 : self.ends[number]]
+    def of(self, sequence: WordSequence) -> list[np.ndarray]:
+        """The layers of each text of a sequence, its markers included: each (tokens, features)."""
+        numbers = [self.number_of[tuple(text)] for text in sequence]
+        return [self.values[self.ends[number - 1] if number else 0 : self.ends[number]] for number in numbers]
 
     @classmethod
-    def of(
+    def make(
         cls,
         sequences: Sequence[WordSequence],
         model: ElmoTaskModel,
@@ -91,65 +103,61 @@ class LayerStore:
     ) -> "LayerStore | None":
         """The layers of some sequences, made now if they are not there; None where they exceed `limit` gigabytes."""
         config = model.config
-        lengths = [count_tokens(sequence) for sequence in sequences]
+        texts = list(dict.fromkeys(tuple(text) for sequence in sequences for text in sequence))
+        tokens = sum(count_tokens((text,)) for text in texts)
         features = (2 * config.num_hidden_layers + 1) * config.projection_dim
-        size = sum(lengths) * features * 4
+        size = tokens * features * 4
         if size > limit * GIGABYTE:
             print(
-                f"note: the biLM's layers of {sum(lengths):,} words would take {size / GIGABYTE:.1f} GB, more than "
+                f"note: the biLM's layers of {tokens:,} words would take {size / GIGABYTE:.1f} GB, more than "
                 f"--cache_gb {limit:g}: the biLM reads the text at every epoch instead"
             )
             return None
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"layers-{_fingerprint(sequences, model)}.f32"
+        path = folder / f"layers-{_fingerprint(texts, model)}.f32"
         if not path.is_file():
             scratch = path.with_suffix(f".{os.getpid()}.tmp")
             try:
-                cls._write(scratch, sequences, lengths, features, model, tokenizer)
+                values = np.memmap(scratch, dtype=np.float32, mode="w+", shape=(tokens, features))
+                for place, layers in _read_texts(texts, model, tokenizer):
+                    values[place] = layers
+                values.flush()
                 os.replace(scratch, path)
             finally:
                 scratch.unlink(missing_ok=True)
-        return cls(path, lengths, features)
-
-    @staticmethod
-    @torch.inference_mode()
-    def _write(
-        path: Path,
-        sequences: Sequence[WordSequence],
-        lengths: Sequence[int],
-        features: int,
-        model: ElmoTaskModel,
-        tokenizer: ElmoTokenizer,
-    ) -> None:
-        ends = np.cumsum(lengths)
-        values = np.memmap(path, dtype=np.float32, mode="w+", shape=(int(ends[-1]), features))
-        was_training = model.training
-        model.eval()
-        order = sorted(range(len(sequences)), key=lengths.__getitem__)
-        with tqdm(total=int(ends[-1]), desc="biLM", unit=" words", unit_scale=True, disable=None) as bar:
-            while order:
-                count = max(BATCH_TOKENS // lengths[order[-1]], 1)
-                batch, order = order[-count:], order[:-count]
-                inputs = {
-                    name: tensor.to(model.device)
-                    for name, tensor in encode([sequences[number] for number in batch], tokenizer).items()
-                }
-                layers = model.bilm_layers(**inputs).float().cpu().numpy()
-                for row, number in enumerate(batch):
-                    length = lengths[number]
-                    values[ends[number] - length : ends[number]] = layers[row, :length]
-                bar.update(sum(lengths[number] for number in batch))
-        values.flush()
-        model.train(was_training)
+        return cls(path, texts, features)
 
 
-def _fingerprint(sequences: Sequence[WordSequence], model: ElmoTaskModel) -> str:
+@torch.inference_mode()
+def _read_texts(
+    texts: Sequence[tuple[str, ...]], model: ElmoTaskModel, tokenizer: ElmoTokenizer
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """The layers of each text, and where they belong when all are beside each other; the longest texts first."""
+    lengths = [count_tokens((text,)) for text in texts]
+    ends = np.cumsum(lengths)
+    was_training = model.training
+    model.eval()
+    order = sorted(range(len(texts)), key=lengths.__getitem__)
+    with tqdm(total=int(ends[-1]), desc="biLM", unit=" words", unit_scale=True, disable=None) as bar:
+        while order:
+            count = max(BATCH_TOKENS // lengths[order[-1]], 1)
+            batch, order = order[-count:], order[:-count]
+            encoded = encode([(list(texts[number]),) for number in batch], tokenizer)
+            inputs = {name: tensor.to(model.device) for name, tensor in encoded.items()}
+            layers = model.bilm_layers(**inputs).float().cpu().numpy()
+            for row, number in zip(layers, batch, strict=True):
+                yield slice(ends[number] - lengths[number], ends[number]), row[: lengths[number]]
+            bar.update(sum(lengths[number] for number in batch))
+    model.train(was_training)
+
+
+def _fingerprint(texts: Sequence[tuple[str, ...]], model: ElmoTaskModel) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.elmo.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    for sequence in sequences:
-        digest.update(repr(sequence).encode("utf-8", "surrogatepass"))
+    for text in texts:
+        digest.update(repr(text).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:24]
 
 
@@ -158,67 +166,34 @@ def _fingerprint(sequences: Sequence[WordSequence], model: ElmoTaskModel) -> str
 
 @dataclass
 class Collator:
-    """Examples -> what a task model's `forward` takes."""
+    """Examples -> what a task model's `forward` takes.
+
+    Args:
+        tokenizer: that of the model.
+        targets: of the task, which makes tensors of the examples' labels.
+    """
 
     tokenizer: ElmoTokenizer
+    targets: Callable[[Sequence[Any], Mapping[str, Tensor]], dict[str, Tensor]]
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         batch = encode([sequence for example in examples for sequence in example["sequences"]], self.tokenizer)
-        width = batch["input_ids"].shape[1]
         if examples[0]["layers"] is not None:
-            kept = [values for example in examples for values in example["layers"]]
-            layers = torch.zeros(len(kept), width, kept[0].shape[1])
-            for row, values in zip(layers, kept, strict=True):
-                row[: len(values)] = torch.from_numpy(np.array(values))  # a copy: the file is read-only
-            batch["bilm_layers"] = layers
+            batch["bilm_layers"] = self._layers(examples, batch["input_ids"].shape[1])
+        targets = self.targets([example["label"] for example in examples], batch)
         per_example = len(examples[0]["sequences"])
         if per_example > 1:
             batch = {name: tensor.unflatten(0, (-1, per_example)) for name, tensor in batch.items()}
-        labels = [example["label"] for example in examples]
-        if isinstance(labels[0], list):  # a label a word, behind `<S>`
-            rows = torch.full((len(labels), width), IGNORED)
-            for row, of_words in zip(rows, labels, strict=True):
-                row[1 : 1 + len(of_words)] = torch.tensor(of_words, dtype=torch.long)
-            batch["labels"] = rows
-        else:
-            batch["labels"] = torch.tensor(labels)
-        return batch
+        return {**batch, **targets}
 
-
-def make_examples(task: str, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
-    """Numbers for labels and words for texts; `labels` are the names in their order, of no use to multiple choice."""
-    number_of = {label: number for number, label in enumerate(labels)}
-    words = _Splitter(tokenizer)
-    if task in ("ner", "pos"):
-        tags = [[_number(number_of, tag) for tag in row] for row in rows["tags"]]
-        return Examples([(text,) for text in rows["words"]], tags)
-    if task == "choice":
-        sequences = [
-            (words(context), words(choice))
-            for context, choices in zip(rows["context"], rows["choices"], strict=True)
-            for choice in choices
-        ]
-        return Examples(sequences, list(rows["label"]), per_example=len(rows[0]["choices"]))
-    names = ("premise", "hypothesis") if task == "nli" else ("words" if "words" in rows.column_names else "text",)
-    texts = ([words(text) for text in rows[name]] for name in names)
-    return Examples(list(zip(*texts, strict=True)), [_number(number_of, label) for label in rows["label"]])
-
-
-class UnknownLabel(ValueError):
-    """A label that the model does not have."""
-
-
-def _number(number_of: Mapping[str, int], label: str) -> int:
-    if label not in number_of:
-        raise UnknownLabel(f"the label {label!r} is none of the model's: {', '.join(sorted(number_of))}")
-    return number_of[label]
-
-
-@dataclass
-class _Splitter:
-    """Texts that are not split into words yet are."""
-
-    tokenizer: ElmoTokenizer
-
-    def __call__(self, text: str | Text) -> Text:
-        return self.tokenizer.tokenize(text) if isinstance(text, str) else list(text)
+    @staticmethod
+    def _layers(examples: Sequence[Mapping[str, Any]], width: int) -> Tensor:
+        """The kept layers of every sequence, its texts one after the other, filled up with zeros."""
+        kept = [texts for example in examples for texts in example["layers"]]
+        layers = np.zeros((len(kept), width, kept[0][0].shape[1]), dtype=np.float32)
+        for row, texts in zip(layers, kept, strict=True):
+            start = 0
+            for values in texts:
+                row[start : start + len(values)] = values
+                start += len(values)
+        return torch.from_numpy(layers)

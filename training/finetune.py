@@ -17,8 +17,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import yaml
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from torch.utils.data import SequentialSampler
+from torch.utils.data import DataLoader, SequentialSampler
 from transformers import (
     EarlyStoppingCallback,
     Trainer,
@@ -40,17 +39,17 @@ from transformers import (
 )
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import EvalPrediction, get_last_checkpoint
 from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
 
-from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel, make_examples
+from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
-from metrics import class_scores, tag_scores
 from processes import keep_to_the_end, run_script
-from settings import SettingsError, parse_with_recipe
-from task_data import TaskDataError, read_examples, read_hub_examples, sample_fraction
+from settings import SettingsError, TaskSettings, parse_with_recipe
+from task_data import TaskDataError, sample_fraction
+from tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 from modeling_elmo import (
     ElmoConfig,
@@ -59,171 +58,65 @@ from modeling_elmo import (
     ElmoForTokenClassification,
     ElmoTokenizer,
 )
-from modeling_elmo.modeling_elmo import IGNORED, ElmoTaskModel
+from modeling_elmo.modeling_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import WordVectorError, load_word_vectors
 
-HEADS: dict[str, type[ElmoTaskModel]] = {
-    "sst": ElmoForSequenceClassification,
-    "nli": ElmoForSequenceClassification,
-    "ner": ElmoForTokenClassification,
-    "pos": ElmoForTokenClassification,
-    "choice": ElmoForMultipleChoice,
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        ClassOfText("sst", ElmoForSequenceClassification),
+        ClassOfText("nli", ElmoForSequenceClassification, sequence_encoder="esim"),
+        TagOfWord("ner", ElmoForTokenClassification, metric="f1"),
+        TagOfWord("pos", ElmoForTokenClassification),
+        RightEnding("choice", ElmoForMultipleChoice),
+    )
 }
-PREDICTIONS_FILE = "predictions.tsv"
 MIX_FILE = "mix_weights.json"
 BAD_INPUT = 2
-
-
-@dataclass
-class TaskSettings:
-    """What a task's recipe or the command line can set, beside TrainingArguments."""
-
-    task: str = field(metadata={"help": "sst, nli, ner, pos or choice."})
-    # The data
-    train_file: str | None = field(default=None, metadata={"help": "Training data, in the formats of the task."})
-    validation_file: str | None = field(default=None, metadata={"help": "What the best epoch is chosen by."})
-    test_file: str | None = field(default=None, metadata={"help": "What is only evaluated at the end."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of files: a data set's folder or name on the Hub."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "The data set's configuration."})
-    train_split: str = field(default="train", metadata={"help": "Its split to train on."})
-    validation_split: str = field(default="validation", metadata={"help": "Its split to choose by."})
-    test_split: str | None = field(default=None, metadata={"help": "Its split to evaluate at the end."})
-    columns: list[str] = field(
-        default_factory=list, metadata={"help": "Names of columns that differ from ours: words=tokens tags=ner_tags"}
-    )
-    phrases: bool = field(default=False, metadata={"help": "Of sst: train on every labelled phrase of the trees."})
-    train_fraction: float = field(default=1.0, metadata={"help": "Train on a random part of the examples."})
-    # The model
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "A biLM's folder, or that of a task model to go on from."}
-    )
-    elmo_placement: str = field(default="both", metadata={"help": "Where ELMo goes: input, output, both, none."})
-    mix: str = field(default="scalar", metadata={"help": "scalar (learned), average or last (the top layer)."})
-    mix_l2: float = field(default=0.001, metadata={"help": "The paper's λ: the pull of the mix to the average."})
-    freeze_bilm: bool = field(default=True, metadata={"help": "Whether the biLM stays as it is."})
-    bilm_learning_rate: float | None = field(
-        default=None, metadata={"help": "The biLM's own, where it is trained; by default the same."}
-    )
-    word_vectors: str | None = field(
-        default=None, metadata={"help": "GloVe, fastText or word2vec text; .zip and .gz are read as they are."}
-    )
-    most_frequent_words: int = field(
-        default=50_000, metadata={"help": "Word vectors kept for words that are not in the data."}
-    )
-    train_word_vectors: bool = field(default=False, metadata={"help": "Whether word vectors are learned further."})
-    tag_scheme: str | None = field(
-        default=None, metadata={"help": "Of ner: BIO, BIOES or IOB1, to which the data is converted."}
-    )
-    head: Any = field(default=None, metadata={"help": "In a recipe: what differs from ElmoConfig's defaults."})
-    head_overrides: list[str] = field(
-        default_factory=list, metadata={"help": "Changes to it: head_dim=100 head_dropout=0.3"}
-    )
-    # Running
-    patience: int = field(default=0, metadata={"help": "Evaluations without improvement before stopping; 0: never."})
-    cache_dir: str | None = field(
-        default=None, metadata={"help": "Where a frozen biLM's layers are kept; by default, under the output folder."}
-    )
-    cache_gb: float = field(default=20.0, metadata={"help": "The most that they may take; 0 for never."})
-
-    def check(self) -> None:
-        """Refuses what cannot work, naming the setting."""
-        for name, allowed in (
-            ("task", tuple(HEADS)),
-            ("elmo_placement", ("input", "output", "both", "none")),
-            ("mix", ("scalar", "average", "last")),
-            ("tag_scheme", (None, "BIO", "BIOES", "IOB1")),
-        ):
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(str(choice) for choice in allowed if choice is not None)
-                raise SettingsError(f"`{name}` must be one of {choices}, got {getattr(self, name)!r}")
-        if not self.dataset_name and not (self.train_file and self.validation_file):
-            raise SettingsError("there is no data: give --train_file and --validation_file, or --dataset_name")
-        if self.elmo_placement != "none" and not self.model_name_or_path:
-            raise SettingsError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
-        if not 0 < self.train_fraction <= 1:
-            raise SettingsError(f"`train_fraction` must be above 0 and at most 1, got {self.train_fraction}")
-        if self.head is not None and not isinstance(self.head, dict):
-            raise SettingsError("`head` belongs in a recipe; on the command line use --head_overrides head_dim=100")
-
-    def head_config(self) -> dict[str, Any]:
-        """Of ElmoConfig: what the recipe and the command line set for the task."""
-        chosen = dict(self.head or {})
-        for change in self.head_overrides:
-            name, equals, value = change.partition("=")
-            if not equals:
-                raise SettingsError(f"`head_overrides` must be like head_dim=100, got {change!r}")
-            chosen[name] = yaml.safe_load(value)
-        if self.mix == "scalar":
-            chosen["mix_l2"] = self.mix_l2
-        if self.tag_scheme is not None:
-            chosen["tag_scheme"] = self.tag_scheme
-        return {
-            **chosen,
-            "elmo_placement": self.elmo_placement,
-            "mix": self.mix,
-            "freeze_bilm": self.freeze_bilm,
-            "train_word_vectors": self.train_word_vectors,
-        }
 
 
 # ------------------------------------------------------------------------------------------------------ preparation
 
 
-def read_split(settings: TaskSettings, part: str) -> Dataset | None:
-    """The rows of the "train", "validation" or "test" part, or None where there is no such part."""
-    columns = dict(change.split("=", 1) for change in settings.columns if "=" in change)
-    if len(columns) != len(settings.columns):
-        raise SettingsError(f"`columns` must be like words=tokens, got {' '.join(settings.columns)!r}")
-    options: dict[str, Any] = {"columns": columns}
-    if settings.task == "ner":
-        options["scheme"] = settings.tag_scheme or "BIO"
-    if settings.task == "sst" and part == "train":
-        options["phrases"] = settings.phrases
-    file, split = getattr(settings, f"{part}_file"), getattr(settings, f"{part}_split")
-    if file:
-        return read_examples(settings.task, file, **options)
-    if settings.dataset_name and split:
-        return read_hub_examples(
-            settings.task, settings.dataset_name, settings.dataset_config_name, split, columns=columns
-        )
-    return None
+def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
+    """The rows of the "train", "validation" and, where there is one, "test" part."""
+    rows = {}
+    for part in ("train", "validation", "test"):
+        file, split = getattr(settings, f"{part}_file"), getattr(settings, f"{part}_split")
+        if file:
+            rows[part] = task.read(Path(file), settings, training=part == "train")
+        elif settings.dataset_name and split:
+            rows[part] = task.read_hub(settings, split)
+        elif part != "test":
+            raise SettingsError(f"there is no {part} data: give --{part}_file, or a --{part}_split of the data set")
+    return rows
 
 
-def label_names(task: str, rows: Dataset) -> list[str]:
-    """The labels of the training data, in alphabetical order, O first."""
-    if task == "choice":
-        return []
-    found = {tag for tags in rows["tags"] for tag in tags} if task in ("ner", "pos") else set(rows["label"])
-    return sorted(found, key=lambda label: (label != "O", label))
-
-
-def count_words(task: str, parts: Sequence[Dataset], tokenizer: ElmoTokenizer) -> Counter[str]:
+def count_words(examples: Iterable[Examples]) -> Counter[str]:
     """How often each word occurs in the data."""
-    counts: Counter[str] = Counter()
-    for rows in parts:
-        names = label_names(task, rows)
-        for sequence in make_examples(task, rows, names, tokenizer).sequences:
-            for text in sequence:
-                counts.update(text)
-    return counts
+    return Counter(word for part in examples for sequence in part.sequences for text in sequence for word in text)
 
 
-def make_model(
-    settings: TaskSettings, labels: list[str], parts: Sequence[Dataset]
+def check_labels(folder: str, known: list[str], labels: list[str]) -> None:
+    """Refuses data whose labels are not those of the folder's task model."""
+    if sorted(known) == sorted(labels):
+        return
+    lost, added = sorted(set(known) - set(labels)), sorted(set(labels) - set(known))
+    what = [f"the data lacks {', '.join(lost)}"] * bool(lost) + [f"the model lacks {', '.join(added)}"] * bool(added)
+    raise SettingsError(
+        f"{folder} was trained for other labels: {'; '.join(what)}. Begin from its biLM to train with new ones"
+    )
+
+
+def new_model(
+    task: Task, settings: TaskSettings, config: ElmoConfig, labels: list[str], counts: Counter[str]
 ) -> tuple[ElmoTaskModel, ElmoTokenizer]:
-    """A new task model on a biLM, or the folder's own; and its tokenizer, with the word vectors' vocabulary."""
-    head, folder = HEADS[settings.task], settings.model_name_or_path
-    config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
-    if folder and head.__name__ in (config.architectures or []):
-        return _same_task(settings, head, folder, config, labels)
-    changes = settings.head_config()
+    """A new task model, on a biLM if there is one, and its tokenizer, with the word vectors' vocabulary."""
+    folder = settings.model_name_or_path
+    changes = {**settings.head_config(), **task.config}
     if labels:
         changes["id2label"] = dict(enumerate(labels))
         changes["label2id"] = {label: number for number, label in enumerate(labels)}
-    if settings.task == "nli":
-        changes["sequence_encoder"] = "esim"
     tokenizer = ElmoTokenizer(max_characters_per_token=config.max_characters_per_token)
     vectors = None
     if folder and config.spelling == "dictionary" and settings.elmo_placement != "none":
@@ -231,9 +124,7 @@ def make_model(
         if settings.word_vectors:
             raise SettingsError(f"{folder} has a dictionary of its own words: --word_vectors cannot bring another")
     elif settings.word_vectors:
-        vectors = load_word_vectors(
-            settings.word_vectors, count_words(settings.task, parts, tokenizer), settings.most_frequent_words
-        )
+        vectors = load_word_vectors(settings.word_vectors, counts, settings.most_frequent_words)
         print(f"Word vectors: {vectors.coverage}")
         tokenizer = ElmoTokenizer(
             vocab=vectors.words,
@@ -242,17 +133,14 @@ def make_model(
         )
         changes["word_vector_dim"] = vectors.vectors.shape[1]
     changes["vocab_size"] = len(tokenizer)
+    known = {field.name for field in dataclasses.fields(config)} | {"id2label", "label2id"}
+    if unknown := [name for name in changes if name not in known]:
+        raise SettingsError(f"ElmoConfig has no `{unknown[0]}`")
     try:
         for name, value in changes.items():
-            if name not in ("id2label", "label2id") and name not in {
-                known.name for known in dataclasses.fields(config)
-            }:
-                raise SettingsError(f"ElmoConfig has no `{name}`")
             setattr(config, name, value)
         config.validate()
-        model = head.from_pretrained(folder, config=config) if folder else head(config)
-    except SettingsError:
-        raise
+        model = task.head.from_pretrained(folder, config=config) if folder else task.head(config)
     except (ValueError, TypeError, StrictDataclassError) as error:  # what the config refuses, it names
         raise SettingsError(" ".join(str(error).split())) from error
     if vectors is not None:
@@ -260,32 +148,24 @@ def make_model(
     return model, tokenizer
 
 
-def _same_task(
-    settings: TaskSettings, head: type[ElmoTaskModel], folder: str, config: ElmoConfig, labels: list[str]
-) -> tuple[ElmoTaskModel, ElmoTokenizer]:
-    """A folder's own task model, which goes on with its labels, words and sizes."""
-    known = [config.id2label[number] for number in range(config.num_labels)]
-    if labels and sorted(known) != sorted(labels):
-        lost, added = sorted(set(known) - set(labels)), sorted(set(labels) - set(known))
-        what = [f"the data lacks {', '.join(lost)}"] * bool(lost) + [f"the model lacks {', '.join(added)}"] * bool(
-            added
-        )
-        raise SettingsError(
-            f"{folder} was trained for other labels: {'; '.join(what)}. Begin from its biLM to train with new ones"
-        )
-    labels[:] = known if labels else []
-    return head.from_pretrained(folder), ElmoTokenizer.from_pretrained(folder)
-
-
 # --------------------------------------------------------------------------------------------------------- training
 
 
 class TaskTrainer(Trainer):
-    """Trainer that knows the lengths of the examples, and has a learning rate for the biLM."""
+    """Trainer that knows the lengths of the examples, and has a learning rate for the biLM.
+
+    `evaluated` are the examples that it evaluates, which scores are computed of.
+    """
+
+    evaluated: Examples
 
     def __init__(self, bilm_learning_rate: float | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.bilm_learning_rate = bilm_learning_rate
+
+    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> Any:
+        self.evaluated = dataloader.dataset
+        return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
         optimizer = super().create_optimizer(*args)
@@ -346,27 +226,32 @@ class Run:
 
     def __init__(self, settings: TaskSettings, training: TrainingArguments) -> None:
         self.settings, self.training = settings, training
+        self.task = TASKS[settings.task]
         self.folder = Path(str(training.output_dir))
-        parts = {part: read_split(settings, part) for part in ("train", "validation", "test")}
-        rows = {part: dataset for part, dataset in parts.items() if dataset is not None}
-        for part in ("train", "validation"):
-            if part not in rows:
-                raise SettingsError(
-                    f"there is no {part} data: give --{part}_file, or a --{part}_split of the data set"
-                )
-        self.labels = label_names(settings.task, rows["train"])  # a part of the examples may lack some
+        rows = read_parts(self.task, settings)
+        self.labels = self.task.label_names(rows["train"])  # a part of the examples may lack some
         rows["train"] = sample_fraction(rows["train"], settings.train_fraction, seed=training.seed)
+        folder = settings.model_name_or_path
+        config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
+        goes_on = self.task.head.__name__ in (config.architectures or [])
+        if goes_on and self.labels:
+            known = [config.id2label[number] for number in range(config.num_labels)]
+            check_labels(str(folder), known, self.labels)
+            self.labels = known
+        splitter = ElmoTokenizer()
+        self.examples = {part: self.task.examples(found, self.labels, splitter) for part, found in rows.items()}
         set_seed(training.seed)
-        self.model, self.tokenizer = make_model(settings, self.labels, list(rows.values()))
-        self.examples = {
-            part: make_examples(settings.task, dataset, self.labels, self.tokenizer) for part, dataset in rows.items()
-        }
+        if goes_on:
+            self.model, self.tokenizer = self.task.head.from_pretrained(folder), ElmoTokenizer.from_pretrained(folder)
+        else:
+            counts = count_words(self.examples.values())
+            self.model, self.tokenizer = new_model(self.task, settings, config, self.labels, counts)
         # A frozen biLM gives the same layers at every epoch.
         if settings.elmo_placement != "none" and settings.freeze_bilm and settings.cache_gb > 0:
-            folder = Path(settings.cache_dir or self.folder / "cache")
+            cache = Path(settings.cache_dir or self.folder / "cache")
             left = settings.cache_gb
             for examples in self.examples.values():
-                examples.store = LayerStore.of(examples.sequences, self.model, self.tokenizer, folder, left)
+                examples.store = LayerStore.make(examples.sequences, self.model, self.tokenizer, cache, left)
                 left -= 0 if examples.store is None else examples.store.values.nbytes / GIGABYTE
         self.stop = StopWhenTold()
         callbacks: list[TrainerCallback] = [self.stop]
@@ -377,7 +262,7 @@ class Run:
             settings.bilm_learning_rate,
             model=self.model,
             args=training,
-            data_collator=Collator(self.tokenizer),
+            data_collator=Collator(self.tokenizer, self.task.targets),
             train_dataset=self.examples["train"],
             eval_dataset=self.examples["validation"],
             processing_class=self.tokenizer,
@@ -386,18 +271,8 @@ class Run:
             callbacks=callbacks,
         )
 
-    def _names(self, numbers: np.ndarray, gold: np.ndarray) -> list[Any]:
-        """Labels of classes, or of the words of each sentence, as names."""
-        if gold.ndim == 1:
-            return [self.labels[number] if self.labels else int(number) for number in numbers]
-        return [
-            [self.labels[number] for number in row[keep]] for row, keep in zip(numbers, gold != IGNORED, strict=True)
-        ]
-
-    def _scores(self, evaluation: Any) -> dict[str, float]:
-        predicted, gold = (np.asarray(values) for values in (evaluation.predictions, evaluation.label_ids))
-        names = self._names(predicted, gold), self._names(gold, gold)
-        return tag_scores(*names, spans=self.settings.task == "ner") if gold.ndim > 1 else class_scores(*names)
+    def _scores(self, evaluation: EvalPrediction) -> dict[str, float]:
+        return self.task.scores(self.trainer.evaluated, self.labels, np.asarray(evaluation.predictions))
 
     def train(self) -> bool:
         """Trains to the end; whether it came there."""
@@ -424,9 +299,9 @@ class Run:
             prefix = "eval" if part == "validation" else part
             found = self.trainer.predict(examples, metric_key_prefix=prefix)
             self.trainer.save_metrics(prefix, found.metrics)
-            name = PREDICTIONS_FILE if part == "validation" else f"{part}_{PREDICTIONS_FILE}"
             if self.trainer.is_world_process_zero():
-                self._write_predictions(self.folder / name, examples, found.predictions, found.label_ids)
+                name = f"{'' if part == 'validation' else f'{part}_'}{self.task.predictions_file}"
+                self._write_predictions(self.folder / name, examples, np.asarray(found.predictions))
         results = json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
         if self.trainer.is_world_process_zero():
             if weights := self.model.mix_weights():
@@ -456,19 +331,10 @@ class Run:
             encoding="utf-8",
         )
 
-    def _write_predictions(self, path: Path, examples: Examples, predicted: np.ndarray, gold: np.ndarray) -> None:
-        """A line a word, sentences parted by empty lines, or a line an example: gold, predicted, words."""
-        predicted_names, gold_names = self._names(predicted, gold), self._names(gold, gold)
+    def _write_predictions(self, path: Path, examples: Examples, predicted: np.ndarray) -> None:
         scratch = path.with_suffix(".tmp")
         with scratch.open("w", encoding="utf-8", errors="replace") as file:
-            for number, (want, got) in enumerate(zip(gold_names, predicted_names, strict=True)):
-                sequences = examples[number]["sequences"]
-                if isinstance(want, list):
-                    lines = ("\t".join(line) for line in zip(sequences[0][0], want, got, strict=True))
-                    file.write("\n".join(lines) + "\n\n")
-                else:
-                    texts = [" ".join(text) for text in (sequences[0] if len(sequences) == 1 else sequences[want])]
-                    file.write("\t".join((str(want), str(got), *texts)) + "\n")
+            self.task.write_predictions(file, examples, self.labels, predicted)
         os.replace(scratch, path)
 
 
@@ -489,8 +355,10 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
         arguments,
         __doc__,
         "training/finetune.py",
-        task if task in HEADS else None,
+        task if task in TASKS else None,
     )
+    if settings.task not in TASKS:
+        raise SettingsError(f"`task` must be one of {', '.join(TASKS)}, got {settings.task!r}")
     settings.check()
     if training.output_dir is None:
         raise SettingsError("give --output_dir: where checkpoints, the model and its results go")

@@ -21,6 +21,17 @@ class PretrainingError(SettingsError):
     """The same, of pretraining."""
 
 
+def read_changes(setting: str, changes: Sequence[str], example: str) -> dict[str, Any]:
+    """What `name=value` settings of the command line say; values are read as in YAML."""
+    found = {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise SettingsError(f"`{setting}` must be like {example}, got {change!r}")
+        found[name] = yaml.safe_load(value)
+    return found
+
+
 @dataclass
 class Settings:
     """Everything that a recipe or the command line can set of pretraining."""
@@ -138,13 +149,102 @@ class Settings:
 
     def elmo_config(self) -> dict[str, Any]:
         """The recipe's config with the command line's changes."""
-        config = dict(self.config or {})
-        for change in self.config_overrides:
-            name, equals, value = change.partition("=")
-            if not equals:
-                raise PretrainingError(f"`config_overrides` must be like cell_dim=512, got {change!r}")
-            config[name] = yaml.safe_load(value)
-        return config
+        return {**(self.config or {}), **read_changes("config_overrides", self.config_overrides, "cell_dim=512")}
+
+
+@dataclass
+class TaskSettings:
+    """What a task's recipe or the command line can set, beside TrainingArguments."""
+
+    task: str = field(metadata={"help": "sst, nli, ner, pos or choice."})
+    # The data
+    train_file: str | None = field(default=None, metadata={"help": "Training data, in the formats of the task."})
+    validation_file: str | None = field(default=None, metadata={"help": "What the best epoch is chosen by."})
+    test_file: str | None = field(default=None, metadata={"help": "What is only evaluated at the end."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Instead of files: a data set's folder or name on the Hub."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "The data set's configuration."})
+    train_split: str = field(default="train", metadata={"help": "Its split to train on."})
+    validation_split: str = field(default="validation", metadata={"help": "Its split to choose by."})
+    test_split: str | None = field(default=None, metadata={"help": "Its split to evaluate at the end."})
+    columns: list[str] = field(
+        default_factory=list, metadata={"help": "Names of columns that differ from ours: words=tokens tags=ner_tags"}
+    )
+    phrases: bool = field(default=False, metadata={"help": "Of sst: train on every labelled phrase of the trees."})
+    train_fraction: float = field(default=1.0, metadata={"help": "Train on a random part of the examples."})
+    # The model
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "A biLM's folder, or that of a task model to go on from."}
+    )
+    elmo_placement: str = field(default="both", metadata={"help": "Where ELMo goes: input, output, both, none."})
+    mix: str = field(default="scalar", metadata={"help": "scalar (learned), average or last (the top layer)."})
+    mix_l2: float = field(default=0.001, metadata={"help": "The paper's λ: the pull of the mix to the average."})
+    freeze_bilm: bool = field(default=True, metadata={"help": "Whether the biLM stays as it is."})
+    bilm_learning_rate: float | None = field(
+        default=None, metadata={"help": "The biLM's own, where it is trained; by default the same."}
+    )
+    word_vectors: str | None = field(
+        default=None, metadata={"help": "GloVe, fastText or word2vec text; .zip and .gz are read as they are."}
+    )
+    most_frequent_words: int = field(
+        default=50_000, metadata={"help": "Word vectors kept for words that are not in the data."}
+    )
+    train_word_vectors: bool = field(default=False, metadata={"help": "Whether word vectors are learned further."})
+    tag_scheme: str | None = field(
+        default=None, metadata={"help": "Of ner: BIO, BIOES or IOB1, to which the data is converted."}
+    )
+    head: Any = field(default=None, metadata={"help": "In a recipe: what differs from ElmoConfig's defaults."})
+    head_overrides: list[str] = field(
+        default_factory=list, metadata={"help": "Changes to it: head_dim=100 head_dropout=0.3"}
+    )
+    # Running
+    patience: int = field(default=0, metadata={"help": "Evaluations without improvement before stopping; 0: never."})
+    cache_dir: str | None = field(
+        default=None, metadata={"help": "Where a frozen biLM's layers are kept; by default, under the output folder."}
+    )
+    cache_gb: float = field(default=20.0, metadata={"help": "The most that they may take; 0 for never."})
+
+    def check(self) -> None:
+        """Refuses what cannot work, naming the setting."""
+        for name, allowed in (
+            ("elmo_placement", ("input", "output", "both", "none")),
+            ("mix", ("scalar", "average", "last")),
+            ("tag_scheme", (None, "BIO", "BIOES", "IOB1")),
+        ):
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(str(choice) for choice in allowed if choice is not None)
+                raise SettingsError(f"`{name}` must be one of {choices}, got {getattr(self, name)!r}")
+        if not self.dataset_name and not (self.train_file and self.validation_file):
+            raise SettingsError("there is no data: give --train_file and --validation_file, or --dataset_name")
+        if self.elmo_placement != "none" and not self.model_name_or_path:
+            raise SettingsError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
+        if not 0 < self.train_fraction <= 1:
+            raise SettingsError(f"`train_fraction` must be above 0 and at most 1, got {self.train_fraction}")
+        if self.head is not None and not isinstance(self.head, dict):
+            raise SettingsError("`head` belongs in a recipe; on the command line use --head_overrides head_dim=100")
+
+    def renamed_columns(self) -> dict[str, str]:
+        """Our names of columns, and those of the data."""
+        columns = dict(change.split("=", 1) for change in self.columns if "=" in change)
+        if len(columns) != len(self.columns):
+            raise SettingsError(f"`columns` must be like words=tokens, got {' '.join(self.columns)!r}")
+        return columns
+
+    def head_config(self) -> dict[str, Any]:
+        """Of ElmoConfig: what the recipe and the command line set for the task."""
+        chosen = {**(self.head or {}), **read_changes("head_overrides", self.head_overrides, "head_dim=100")}
+        if self.mix == "scalar":
+            chosen["mix_l2"] = self.mix_l2
+        if self.tag_scheme is not None:
+            chosen["tag_scheme"] = self.tag_scheme
+        return {
+            **chosen,
+            "elmo_placement": self.elmo_placement,
+            "mix": self.mix,
+            "freeze_bilm": self.freeze_bilm,
+            "train_word_vectors": self.train_word_vectors,
+        }
 
 
 def read_settings(arguments: Sequence[str], description: str | None = None) -> Settings:

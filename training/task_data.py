@@ -124,20 +124,23 @@ def read_hub_examples(
 ) -> datasets.Dataset:
     """The examples of a data set of the Hub, or of the folder of a saved one. Classes become their names."""
     _check_options(task, columns, scheme)
+    loaded = load_split(name, config, split)
+    return _dataset_of(_read_table(task, _records_of(task, loaded, name), columns or {}, name, scheme), name)
+
+
+def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
+    """A split of a data set of the Hub, or of the folder of a saved one, as it is."""
     try:
-        if any(Path(name, file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
-            loaded = datasets.load_from_disk(name)
-            if isinstance(loaded, datasets.DatasetDict):
-                if split not in loaded:
-                    raise TaskDataError(f"{name}: no split {split!r}; its splits are {', '.join(loaded)}")
-                loaded = loaded[split]
-        else:
-            loaded = datasets.load_dataset(name, config, split=split)
-    except TaskDataError:
-        raise
+        if not any(Path(name, file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
+            return datasets.load_dataset(name, config, split=split)
+        loaded = datasets.load_from_disk(name)
     except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
         raise TaskDataError(f"{name}: {_one_line(error.__cause__ or error)}") from error
-    return _dataset_of(_read_table(task, _records_of(task, loaded, name), columns or {}, name, scheme), name)
+    if not isinstance(loaded, datasets.DatasetDict):
+        return loaded
+    if split not in loaded:
+        raise TaskDataError(f"{name}: no split {split!r}; its splits are {', '.join(loaded)}")
+    return loaded[split]
 
 
 def sample_fraction(dataset: datasets.Dataset, fraction: float, seed: int) -> datasets.Dataset:
