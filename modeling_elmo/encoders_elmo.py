@@ -37,7 +37,7 @@ class TaskConv(nn.Conv1d):
 
 
 class CharacterCnn(nn.Module):
-    """A word's vector from its characters, learned with the task: (B, T, C) -> (B, T, filters)."""
+    """A word's vector from its characters, learned with the task: (..., C) -> (..., filters)."""
 
     def __init__(self, characters: int, size: int, filters: int, width: int) -> None:
         super().__init__()
@@ -45,9 +45,14 @@ class CharacterCnn(nn.Module):
         self.convolution = TaskConv(size, filters, width)
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        distinct, index, _ = distinct_rows(char_ids.flatten(0, 1))
-        embedded = self.embedding(distinct).transpose(1, 2)
-        return F.relu(self.convolution(embedded).amax(-1))[index].unflatten(0, char_ids.shape[:2])
+        if not char_ids.numel():
+            return self.convolution.weight.new_zeros(*char_ids.shape[:-1], self.convolution.out_channels)
+        distinct, index, _ = distinct_rows(char_ids.flatten(0, -2))
+        # Words end in a run of one character, their padding; of the windows inside it one is enough.
+        places = torch.arange(1, distinct.shape[1] + 1, device=distinct.device)
+        longest = int(((distinct != distinct[:, -1:]) * places).amax())
+        embedded = self.embedding(distinct[:, : longest + self.convolution.kernel_size[0]]).transpose(1, 2)
+        return F.relu(self.convolution(embedded).amax(-1))[index].unflatten(0, char_ids.shape[:-1])
 
 
 class TaskLstmLayer(nn.Module):

@@ -357,7 +357,7 @@ class ElmoScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(1))
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """layers, each (B, T, D), and a (B, T) mask of real words, which only the normalisation reads -> (B, T, D)."""
+        """layers, each (..., D), and a (...) mask of real words, which only the normalisation reads -> (..., D)."""
         if len(layers) != len(self.scalar_weights):
             raise ValueError(f"expected {len(self.scalar_weights)} layers to mix, got {len(layers)}")
         if self.layer_norm:

@@ -801,15 +801,14 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         first, *rest = output.hidden_states
         return torch.cat([first[..., : self.config.projection_dim], *rest], dim=-1)
 
-    def _mixed(self, layers: Tensor, mask: Tensor) -> list[Tensor | None]:
-        """ELMo vectors (B, T, 2P) for the input and the output, zero where there is no word, or None."""
+    def _mixed(self, layers: Tensor) -> list[Tensor | None]:
+        """ELMo vectors (N, 2P) for the input and the output, or None, of words' layers (N, (2L + 1)P)."""
         first, *rest = layers.split(
             [self.config.projection_dim, *[self.config.hidden_size] * self.config.num_hidden_layers], -1
         )
         all_layers = (torch.cat([first, first], dim=-1), *rest)
         return [
-            None if mix is None else self.elmo_dropout(mix(all_layers, mask)) * mask[..., None]
-            for mix in (self.input_mix, self.output_mix)
+            None if mix is None else self.elmo_dropout(mix(all_layers)) for mix in (self.input_mix, self.output_mix)
         ]
 
     def _read(
@@ -826,17 +825,18 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             raise ValueError(f"{type(self).__name__} needs `char_ids`: encode the text with ElmoTokenizer")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
         words = words_of(char_ids, mask, token_type_ids, markers_of(self.config))
+        # Features are made of the N real words alone: most places of a batch may be padding.
+        real = words.flatten().nonzero().squeeze(1)  # (N,)
         features, elmo = [], None
         if self.word_embeddings is not None:
             if input_ids is None:
                 raise ValueError(f"{type(self).__name__} looks word vectors up by `input_ids`, which are missing")
-            features.append(self.dropout(self.word_embeddings(input_ids)))
-        if own := self._features(char_ids):
-            features += own
+            features.append(self.dropout(self.word_embeddings(input_ids.flatten()[real])))
+        features += self._features(char_ids.flatten(0, 1)[real])
         if self.config.elmo_placement != "none":
             if bilm_layers is None:
                 bilm_layers = self.bilm_layers(char_ids, attention_mask, token_type_ids, input_ids)
-            at_input, elmo = self._mixed(bilm_layers, words)
+            at_input, elmo = self._mixed(bilm_layers.flatten(0, 1)[real])
             if at_input is not None:
                 features.append(at_input)
         joined = torch.cat(features, dim=-1)
@@ -847,27 +847,26 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             counts = chosen.sum(1)
             width = int(counts.max()) if len(counts) else 0
             # The positions of a text's words first, in their order.
-            position = (~chosen).long().argsort(dim=1, stable=True)[:, :width]
+            positions.append((~chosen).long().argsort(dim=1, stable=True)[:, :width])
             new_mask = torch.arange(width, device=counts.device) < counts[:, None]
-            keep = new_mask[..., None]
-            beside = None if elmo is None else _take(elmo, position) * keep
-            found.append(Words(_take(joined, position) * keep, beside, new_mask))
-            positions.append(position)
+            place = new_mask.flatten().nonzero().squeeze(1)
+            of_text = slice(None) if texts == 1 else chosen.flatten()[real]
+
+            def lay_out(rows: Tensor, shape: torch.Size = new_mask.shape, place: Tensor = place) -> Tensor:
+                """Rows of the text's words -> (B, T', D), zero where there is no word."""
+                return rows.new_zeros(shape.numel(), rows.shape[1]).index_copy(0, place, rows).unflatten(0, shape)
+
+            found.append(Words(lay_out(joined[of_text]), None if elmo is None else lay_out(elmo[of_text]), new_mask))
         return found, positions
 
     def _features(self, char_ids: Tensor) -> list[Tensor]:
-        """What a task model adds to the features of the words (B, T, C)."""
+        """What a task model adds to the features of words (N, C): each (N, D)."""
         return []
 
     def _penalty(self) -> Tensor | float:
         """λ‖s‖² of the mixes, in training."""
         mixes = [mix.scalar for mix in (self.input_mix, self.output_mix) if mix is not None and mix.scalar is not None]
         return sum(mix.penalty() for mix in mixes) if self.training else 0.0
-
-
-def _take(tensor: Tensor, position: Tensor) -> Tensor:
-    """The rows of a tensor (B, T, D) at some positions (B, T'): (B, T', D)."""
-    return tensor.gather(1, position[..., None].expand(-1, -1, tensor.shape[-1]))
 
 
 class LayerMix(nn.Module):
@@ -880,9 +879,10 @@ class LayerMix(nn.Module):
         if self.how == "scalar":
             self.scalar = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
 
-    def forward(self, layers: Sequence[Tensor], mask: Tensor) -> Tensor:
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """Layers of real words, each (N, D) -> (N, D)"""
         if self.scalar is not None:
-            return self.scalar(layers, mask)
+            return self.scalar(layers)
         return torch.stack(list(layers)).mean(0) if self.how == "average" else layers[-1]
 
 

@@ -203,11 +203,12 @@ def test_batches_have_labels_at_their_words_and_choices_side_by_side():
     assert choices.lengths() == [7, 7]
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(bilm, vectors, tmp_path):
+@pytest.mark.parametrize("sampling", ["random", "group_by_length"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(sampling, bilm, vectors, tmp_path):
     data = write_ner(tmp_path / "data")
     more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
     more += ["--eval_strategy", "no", "--load_best_model_at_end", "false", "--per_device_train_batch_size", 4]
-    more += ["--save_total_limit", 50]
+    more += ["--save_total_limit", 50, "--train_sampling_strategy", sampling]
     run("ner", data, tmp_path / "whole", *more)
     (tmp_path / "resumed").mkdir()
     os.rename(tmp_path / "whole" / "checkpoint-5", tmp_path / "resumed" / "checkpoint-5")
@@ -286,10 +287,19 @@ def test_a_part_of_the_examples_has_the_labels_of_all(vectors, tmp_path):
     assert set(ElmoConfig.from_pretrained(tmp_path / "out").label2id) == {"S-PER", "S-LOC", "S-ORG", "S-MISC"}
 
 
-def test_lengths_can_group_batches(vectors, tmp_path):
-    data = write_ner(tmp_path / "data")
-    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--train_sampling_strategy", "group_by_length"]
-    assert run("ner", data, tmp_path / "out", *more)["eval_f1"] >= 0
+def test_batches_of_like_length_are_others_in_every_epoch_and_the_same_in_every_run():
+    lengths = [n % 7 + 1 for n in range(140)]
+
+    def batches(epoch: int) -> list[list[int]]:
+        sampler = finetune.LengthGrouped(4, lengths, seed=0)
+        sampler.set_epoch(epoch)
+        order = list(sampler)
+        assert sorted(order) == list(range(140))
+        return [order[start : start + 4] for start in range(0, 140, 4)]
+
+    assert batches(0) == batches(0) != batches(1)
+    spread = [max(lengths[n] for n in batch) - min(lengths[n] for n in batch) for batch in batches(0)]
+    assert sum(spread) / len(spread) < 1.5  # 3.9 in a random order
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,21 @@ def new_model(
 # --------------------------------------------------------------------------------------------------------- training
 
 
+class LengthGrouped(LengthGroupedSampler):
+    """Batches of like length, in an order that depends on seed and epoch alone, so that a run can go on in it."""
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int) -> None:
+        super().__init__(batch_size, lengths=lengths)
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return super().__iter__()
+
+
 class TaskTrainer(Trainer):
     """Trainer that knows the lengths of the examples, and has a learning rate for the biLM.
 
@@ -184,7 +199,7 @@ class TaskTrainer(Trainer):
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
-        return LengthGroupedSampler(batch, lengths=self.train_dataset.lengths())
+        return LengthGrouped(batch, self.train_dataset.lengths(), self.args.data_seed or self.args.seed)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None  # in the order of the examples
