@@ -302,6 +302,21 @@ def test_batches_of_like_length_are_others_in_every_epoch_and_the_same_in_every_
     assert sum(spread) / len(spread) < 1.5  # 3.9 in a random order
 
 
+def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_path):
+    sentences = [["Anna"], ["lives", "in", "Oslo", "."], ["Oslo", "."], ["in", "Rome", ".", "Boris", "lives"], ["."]]
+    kinds = {"Anna": "I-PER", "Boris": "I-PER", "Oslo": "I-LOC", "Rome": "I-LOC"}
+    data = tmp_path / "data"
+    data.write_text(
+        "\n\n".join("\n".join(f"{word} {kinds.get(word, 'O')}" for word in words) for words in sentences) + "\n"
+    )
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--num_train_epochs", 60]
+    more += ["--per_device_train_batch_size", 1, "--per_device_eval_batch_size", 2]
+    assert run("ner", data, tmp_path / "out", *more)["eval_f1"] == 1.0
+    lines = (tmp_path / "out" / "predictions.tsv").read_text().split("\n\n")[:-1]
+    assert [[line.split("\t")[0] for line in sentence.split("\n")] for sentence in lines] == sentences
+    assert all(line.split("\t")[1] == line.split("\t")[2] for sentence in lines for line in sentence.split("\n"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

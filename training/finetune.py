@@ -27,7 +27,7 @@ import yaml
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader
 from transformers import (
     EarlyStoppingCallback,
     Trainer,
@@ -166,10 +166,17 @@ class LengthGrouped(LengthGroupedSampler):
         return super().__iter__()
 
 
+def by_length(examples: Examples) -> list[int]:
+    """The examples' numbers, the longest first, so that what does not fit into memory fails at once."""
+    lengths = examples.lengths()
+    return sorted(range(len(lengths)), key=lambda number: -lengths[number])
+
+
 class TaskTrainer(Trainer):
     """Trainer that knows the lengths of the examples, and has a learning rate for the biLM.
 
-    `evaluated` are the examples that it evaluates, which scores are computed of.
+    `evaluated` are the examples that it evaluates, which scores are computed of. A single process reads them by
+    length, which is faster, and `in_order` puts its predictions back.
     """
 
     evaluated: Examples
@@ -180,7 +187,13 @@ class TaskTrainer(Trainer):
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> Any:
         self.evaluated = dataloader.dataset
-        return super().evaluation_loop(dataloader, *args, **kwargs)
+        found = super().evaluation_loop(dataloader, *args, **kwargs)
+        return found._replace(predictions=self.in_order(found.predictions))
+
+    def in_order(self, predictions: Any) -> np.ndarray:
+        """What was predicted for the examples, in their own order."""
+        predictions = np.asarray(predictions)
+        return predictions if self.args.world_size > 1 else predictions[np.argsort(by_length(self.evaluated))]
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
         optimizer = super().create_optimizer(*args)
@@ -202,7 +215,7 @@ class TaskTrainer(Trainer):
         return LengthGrouped(batch, self.train_dataset.lengths(), self.args.data_seed or self.args.seed)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        return SequentialSampler(eval_dataset) if self.args.world_size == 1 else None  # in the order of the examples
+        return by_length(eval_dataset) if self.args.world_size == 1 else None
 
 
 class StopWhenTold(TrainerCallback):
@@ -287,7 +300,8 @@ class Run:
         )
 
     def _scores(self, evaluation: EvalPrediction) -> dict[str, float]:
-        return self.task.scores(self.trainer.evaluated, self.labels, np.asarray(evaluation.predictions))
+        predicted = self.trainer.in_order(evaluation.predictions)
+        return self.task.scores(self.trainer.evaluated, self.labels, predicted)
 
     def train(self) -> bool:
         """Trains to the end; whether it came there."""
@@ -316,7 +330,7 @@ class Run:
             self.trainer.save_metrics(prefix, found.metrics)
             if self.trainer.is_world_process_zero():
                 name = f"{'' if part == 'validation' else f'{part}_'}{self.task.predictions_file}"
-                self._write_predictions(self.folder / name, examples, np.asarray(found.predictions))
+                self._write_predictions(self.folder / name, examples, found.predictions)
         results = json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
         if self.trainer.is_world_process_zero():
             if weights := self.model.mix_weights():
