@@ -401,3 +401,5 @@ def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, t
     assert compare.main(command) == 0
     assert json.loads((output / "comparison.json").read_text()) == rows
     assert (output / "none-1-seed1" / "all_results.json").stat().st_mtime_ns == before
+    assert compare.main([*command, "--learning_rate", "0.5"]) == finetune.BAD_INPUT
+    assert "has runs of other settings" in capsys.readouterr().err

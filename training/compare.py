@@ -31,6 +31,7 @@ from task_data import TaskDataError
 
 from modeling_elmo.word_vectors import WordVectorError
 
+SETTINGS_FILE = "settings.json"
 PLACEMENTS = ("none", "input", "output", "both")
 
 
@@ -102,6 +103,20 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
     return json.loads(finished.read_text(encoding="utf-8"))[f"eval_{metric}"]
 
 
+def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
+    """Notes what all runs of a folder have in common, and refuses to add runs of other settings to them."""
+    file = folder / SETTINGS_FILE
+    if file.is_file():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before != list(passed_on):
+            raise SettingsError(
+                f"{folder} has runs of other settings, `{' '.join(before)}`: give another --output_dir"
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(list(passed_on), indent=1) + "\n", encoding="utf-8")
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="training/compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -116,11 +131,13 @@ def main(arguments: Sequence[str]) -> int:
     transformers_logging.set_verbosity_error()
     metric = TASKS[own.task].metric
     scores: dict[Setting, list[float]] = {}
+    passed_on = ["--task", own.task, *rest]
     try:
+        check_settings(own.output_dir, passed_on)
         for setting in settings_to_run(own.placements, own.mixes, own.fractions):
             for seed in own.seeds:
                 print(f"\n=== {setting.model}, {setting.fraction:.0%} of the data, seed {seed}")
-                score = run_once(setting, seed, own.output_dir, metric, ["--task", own.task, *rest])
+                score = run_once(setting, seed, own.output_dir, metric, passed_on)
                 if score is None:
                     print("stopped: start the same command again to go on", file=sys.stderr)
                     return 130
