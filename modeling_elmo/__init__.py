@@ -1,5 +1,7 @@
 """ELMo for today's stack: contextual word vectors from a bidirectional LSTM language model."""
 
+from pathlib import Path
+
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -26,6 +28,9 @@ from .tokenization_elmo import ElmoTokenizer
 
 __version__ = "0.1.0"
 
+# The folder of elmo-mini, a small English model that comes with the package.
+MINI = str(Path(__file__).parent / "elmo-mini")
+
 # Folders of this package load through the auto classes without `trust_remote_code` once it is imported.
 AutoConfig.register("elmo", ElmoConfig, exist_ok=True)
 AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
@@ -36,6 +41,7 @@ AutoModelForTokenClassification.register(ElmoConfig, ElmoForTokenClassification,
 AutoModelForMultipleChoice.register(ElmoConfig, ElmoForMultipleChoice, exist_ok=True)
 
 __all__ = [
+    "MINI",
     "ElmoConfig",
     "ElmoEmbedder",
     "ElmoForMultipleChoice",

@@ -624,38 +624,42 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             return None
         return draw_negatives(vocab_size, count, generator, self.softmax.weight.device)
 
-    @torch.no_grad()
     def score(
         self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, batch_size: int = 32
     ) -> list[SentenceScore]:
-        """What the language models make of sentences, each a text or its words. A word outside the vocabulary counts
-        as `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
+        """What the language models make of sentences, each a text or its words, and each by itself. A word outside the
+        vocabulary counts as `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
         """
-        scores: list[SentenceScore] = []
+        batches = (sentences[start : start + batch_size] for start in range(0, len(sentences), batch_size))
+        return [score for batch in batches for score in self.score_batch(batch, tokenizer)[0]]
+
+    @torch.no_grad()
+    def score_batch(
+        self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, states: States | None = None
+    ) -> tuple[list[SentenceScore], States]:
+        """The same for one batch, beginning from given states, and the states after it."""
         was_training = self.training
         self.eval()
         try:
-            for start in range(0, len(sentences), batch_size):
-                words = [
-                    tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence)
-                    for sentence in sentences[start : start + batch_size]
-                ]
-                inputs = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
-                top = self.elmo(**inputs, output_hidden_states=True, keep_sentence_markers=True).hidden_states[-1]
-                forward, backward = top.chunk(2, dim=-1)
-                for row, sentence in enumerate(words):
-                    place = inputs["attention_mask"][row].nonzero().squeeze(1)
-                    ids = inputs["input_ids"][row, place]
-                    scores.append(
-                        SentenceScore(
-                            self.softmax.log_probabilities(forward[row, place[:-1]], ids[1:]).cpu(),
-                            self.softmax.log_probabilities(backward[row, place[1:]], ids[:-1]).cpu(),
-                        )
-                    )
-                    assert len(ids) == len(sentence) + 2
+            words = [
+                tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences
+            ]
+            inputs = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
+            output = self.elmo(
+                **inputs, states=states, use_cache=True, output_hidden_states=True, keep_sentence_markers=True
+            )
+            forward, backward = output.hidden_states[-1].chunk(2, dim=-1)
+            # One product with the softmax for all words of the batch.
+            mask = inputs["attention_mask"].bool()
+            both = mask[:, 1:] & mask[:, :-1]
+            ids = inputs["input_ids"]
+            left = self.softmax.log_probabilities(forward[:, :-1][both], ids[:, 1:][both]).cpu()
+            right = self.softmax.log_probabilities(backward[:, 1:][both], ids[:, :-1][both]).cpu()
         finally:
             self.train(was_training)
-        return scores
+        lengths = [len(sentence) + 1 for sentence in words]
+        scores = [SentenceScore(*pair) for pair in zip(left.split(lengths), right.split(lengths), strict=True)]
+        return scores, output.states
 
     @torch.no_grad()
     def substitutes(
