@@ -53,7 +53,7 @@ from .layers_elmo import (
     distinct_rows,
     pack,
 )
-from .reading_elmo import ParagraphReader, best_spans, windows_of
+from .reading_elmo import ParagraphReader, Similarity, best_spans, windows_of
 from .recurrence_elmo import (
     PairedLayer,
     States,
@@ -150,6 +150,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
         elif isinstance(module, LinearChainCrf):
             for parameter in module.parameters():
                 init.zeros_(parameter)
+        elif isinstance(module, Similarity):
+            init.constant_(module.product, len(module.product) ** -0.5)
         elif isinstance(module, nn.Conv1d):
             if self.config.char_activation == "relu" and not isinstance(module, TaskConv):
                 init.uniform_(module.weight, -0.05, 0.05)

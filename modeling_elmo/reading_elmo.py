@@ -99,17 +99,18 @@ class Similarity(nn.Module):
     """How much each word of a text has to do with each of another: (B, T, D), (B, S, D) -> (B, T, S).
 
     w_2 · y + w_3 · (x * y), of the trilinear w · [x ; y ; x * y]. What is left out, w_1 · x, is the same for all y, so
-    that no softmax over them sees it.
+    that no softmax over them sees it. All of w_3 starts out as D^-1/2: words attend to those like them from the first
+    step on, which a few thousand questions alone hardly teach.
     """
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.second = nn.Linear(size, 1, bias=False)
-        self.product = nn.Linear(size, 1, bias=False)
+        self.product = nn.Parameter(torch.full((size,), size**-0.5))
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        other = second.transpose(1, 2)
-        return self.second(second).transpose(1, 2) + (first * self.product.weight) @ other
+        # The weights go to the second text, which is the shorter one where the two differ.
+        return self.second(second).transpose(1, 2) + first @ (second * self.product).transpose(1, 2)
 
 
 class ParagraphReader(nn.Module):
@@ -130,10 +131,11 @@ class ParagraphReader(nn.Module):
         self.modeller = WordGru(2 * units, units)
         self.self_similarity = Similarity(2 * units)
         self.self_merge = nn.Linear(6 * units, 2 * units)
+        # A bias would add the same to every word's score, which no softmax sees.
         self.start_encoder = WordGru(2 * units, units)
-        self.start = nn.Linear(2 * units, 1)
+        self.start = nn.Linear(2 * units, 1, bias=False)
         self.end_encoder = WordGru(4 * units, units)
-        self.end = nn.Linear(2 * units, 1)
+        self.end = nn.Linear(2 * units, 1, bias=False)
         self.dropout = WordDropout(dropout)
 
     def forward(self, question: Words, context: Words) -> tuple[Tensor, Tensor]:
@@ -191,4 +193,4 @@ def windows_of(words: int, longest: int, overlap: int) -> list[tuple[int, int]]:
     return [(first, min(first + longest, words)) for first in range(0, max(words - overlap, 1), longest - overlap)]
 
 
-__all__ = ["ParagraphReader", "WordGru", "best_spans", "windows_of"]
+__all__ = ["ParagraphReader", "Similarity", "WordGru", "best_spans", "windows_of"]
