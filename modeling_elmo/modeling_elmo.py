@@ -41,7 +41,7 @@ from .crf_elmo import (
     log_marginals,
     without_transitions,
 )
-from .encoders_elmo import BiattentiveNetwork, CharacterCnn, Esim, TaskConv, WordDropout, WordLstm, Words
+from .encoders_elmo import BiattentiveNetwork, CharacterCnn, Esim, TaskConv, WordLstm, Words
 from .layers_elmo import (
     CarryGate,
     ElmoCharacterEncoder,
@@ -1195,7 +1195,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        self.dropout = WordDropout(config.head_dropout)
+        self.dropout = nn.Identity()  # the network's is one of whole texts, in which words have their places
         self.char_cnn = None
         if config.head_char_filters:
             self.char_cnn = CharacterCnn(
@@ -1209,7 +1209,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         return self.config.head_char_filters
 
     def _features(self, char_ids: Tensor) -> list[Tensor]:
-        return [] if self.char_cnn is None else [self.dropout(self.char_cnn(char_ids))]
+        return [] if self.char_cnn is None else [self.char_cnn(char_ids)]
 
     @can_return_tuple
     def forward(

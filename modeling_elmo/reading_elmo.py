@@ -142,7 +142,7 @@ class ParagraphReader(nn.Module):
         """-> beginnings (B, T), ends (B, T), `IMPOSSIBLE` where there is no word."""
         # Both texts go through the GRU as one batch, which takes fewer steps.
         mask = together(question.mask[..., None], context.mask[..., None])[..., 0]
-        encoded = self.encoder(together(question.features, context.features), mask)
+        encoded = self.encoder(self.dropout(together(question.features, context.features)), mask)
         if question.elmo is not None and context.elmo is not None:
             encoded = torch.cat([encoded, together(question.elmo, context.elmo)], dim=-1)
         asked, told = self.dropout(encoded).chunk(2)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from settings import TaskSettings
 from squad import AnswerInContext, answer_scores, best_answers, exact_match, word_f1
 from task_data import TaskDataError
+from test_heads import PLACEMENTS, SIZES, TOLERANCE, WORDS
 from torch import nn
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
@@ -26,22 +27,8 @@ from modeling_elmo.crf_elmo import IMPOSSIBLE
 from modeling_elmo.modeling_elmo import IGNORED
 from modeling_elmo.reading_elmo import WordGru, best_spans, windows_of
 
-PLACEMENTS = ("none", "input", "output", "both")
-WORDS = ["the", "bank", "river", "money", "."]
-SIZES = {
-    "vocab_size": 4 + len(WORDS),
-    "projection_dim": 8,
-    "cell_dim": 16,
-    "char_filters": [[1, 4], [3, 12]],
-    "num_highway_layers": 1,
-    "word_vector_dim": 5,
-    "head_dim": 6,
-    "head_char_filters": 7,
-}
 QUESTIONS = ["who lends money ?", "where ?", "what is by the river"]
 CONTEXTS = ["The bank lends money .", "river", "We sat by a river and the bank was closed , so we read ."]
-# Sums of a few hundred float32 products in another order.
-TOLERANCE = 2e-6
 
 
 @pytest.fixture
