@@ -1195,21 +1195,23 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        self.dropout = nn.Identity()  # the network's is one of whole texts, in which words have their places
-        self.char_cnn = None
+        self.dropout = nn.Identity()  # the reader's is one of whole texts, in which words have their places
+        self.reader_cnn = (
+            None  # not of the tagger's name: their sizes differ, and folders load through every auto class
+        )
         if config.head_char_filters:
-            self.char_cnn = CharacterCnn(
+            self.reader_cnn = CharacterCnn(
                 config.char_vocab_size, READER_CHARACTER_DIM, config.head_char_filters, READER_FILTER_WIDTH
             )
         units = config.head_dim or READER_DIM
-        self.network = ParagraphReader(self.input_size, self.elmo_size, units, config.head_dropout)
+        self.reader = ParagraphReader(self.input_size, self.elmo_size, units, config.head_dropout)
         self.post_init()
 
     def _own_features(self) -> int:
         return self.config.head_char_filters
 
     def _features(self, char_ids: Tensor) -> list[Tensor]:
-        return [] if self.char_cnn is None else [self.char_cnn(char_ids)]
+        return [] if self.reader_cnn is None else [self.reader_cnn(char_ids)]
 
     @can_return_tuple
     def forward(
@@ -1240,7 +1242,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         (question, context), (_, position) = self._read(
             input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=2
         )
-        starts, ends = self.network(question, context)  # (B, T')
+        starts, ends = self.reader(question, context)  # (B, T')
         logits = [
             _put(scores[..., None], position, context.mask, token_type_ids.shape, IMPOSSIBLE).squeeze(-1)
             for scores in (starts, ends)
