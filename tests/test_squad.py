@@ -20,7 +20,13 @@ from squad import AnswerInContext, answer_scores, best_answers, exact_match, wor
 from task_data import TaskDataError
 from test_heads import PLACEMENTS, SIZES, TOLERANCE, WORDS
 from torch import nn
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
 
 from modeling_elmo import ElmoConfig, ElmoForQuestionAnswering, ElmoModel, ElmoTokenizer
 from modeling_elmo.crf_elmo import IMPOSSIBLE
@@ -574,6 +580,31 @@ def test_windows_kept_layers_and_resuming_give_the_same_weights(bilm, tmp_path):
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
     for name, tensor in whole.items():
         torch.testing.assert_close(tensor, resumed[name], atol=1e-5, rtol=0)
+
+
+def test_a_plain_trainer_with_the_stock_collator_trains(tokenizer, tmp_path):
+    words = in_context(tokenizer)
+    rows = [
+        {**tokenizer(first, second), "start_positions": place.start, "end_positions": place.stop - 1}
+        for first, second, place in zip(QUESTIONS, CONTEXTS, words, strict=True)
+    ]
+    settings = TrainingArguments(
+        str(tmp_path), max_steps=30, learning_rate=0.02, save_strategy="no", report_to="none", disable_tqdm=True
+    )
+    model = build(head_dropout=0.0, elmo_dropout=0.0)
+    trainer = Trainer(
+        model=model,
+        args=settings,
+        train_dataset=datasets.Dataset.from_list(rows),
+        eval_dataset=datasets.Dataset.from_list(rows),
+        data_collator=DataCollatorWithPadding(tokenizer),
+    )
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before / 2
+    with torch.no_grad():
+        found = model.eval()(**encode(tokenizer)).predictions[:, :2]
+    assert found.tolist() == [[place.start, place.stop - 1] for place in words]
 
 
 def test_bad_data_ends_a_run_in_one_line(tmp_path, capsys):
