@@ -151,7 +151,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
             for parameter in module.parameters():
                 init.zeros_(parameter)
         elif isinstance(module, Similarity):
-            init.constant_(module.product, len(module.product) ** -0.5)
+            init.copy_(module.product, module.initial_product())
         elif isinstance(module, nn.Conv1d):
             if self.config.char_activation == "relu" and not isinstance(module, TaskConv):
                 init.uniform_(module.weight, -0.05, 0.05)
@@ -1196,9 +1196,8 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.dropout = nn.Identity()  # the reader's is one of whole texts, in which words have their places
-        self.reader_cnn = (
-            None  # not of the tagger's name: their sizes differ, and folders load through every auto class
-        )
+        # Not of the tagger's name: its sizes are others, and folders load through every auto class.
+        self.reader_cnn = None
         if config.head_char_filters:
             self.reader_cnn = CharacterCnn(
                 config.char_vocab_size, READER_CHARACTER_DIM, config.head_char_filters, READER_FILTER_WIDTH

@@ -99,14 +99,19 @@ class Similarity(nn.Module):
     """How much each word of a text has to do with each of another: (B, T, D), (B, S, D) -> (B, T, S).
 
     w_2 · y + w_3 · (x * y), of the trilinear w · [x ; y ; x * y]. What is left out, w_1 · x, is the same for all y, so
-    that no softmax over them sees it. All of w_3 starts out as D^-1/2: words attend to those like them from the first
-    step on, which a few thousand questions alone hardly teach.
+    that no softmax over them sees it. It starts out as the dot product, in which like words attend to each other: from
+    random weights a few thousand questions are slow to teach that.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, units: int, elmo: int = 0) -> None:
         super().__init__()
-        self.second = nn.Linear(size, 1, bias=False)
-        self.product = nn.Parameter(torch.full((size,), size**-0.5))
+        self.units, self.elmo = units, elmo
+        self.second = nn.Linear(units + elmo, 1, bias=False)
+        self.product = nn.Parameter(self.initial_product())
+
+    def initial_product(self) -> Tensor:
+        """w_3: 1 for a GRU's features, which are below 1; ELMo's are not, and many."""
+        return torch.cat([torch.ones(self.units), torch.full((self.elmo,), max(self.elmo, 1) ** -0.5)])
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         # The weights go to the second text, which is the shorter one where the two differ.
@@ -125,7 +130,7 @@ class ParagraphReader(nn.Module):
         super().__init__()
         self.encoder = WordGru(inputs, units)
         size = self.encoder.size + elmo
-        self.similarity = Similarity(size)
+        self.similarity = Similarity(self.encoder.size, elmo)
         self.relevance = nn.Linear(size, 1, bias=False)  # w_1 of the similarity: it matters to the context alone
         self.merge = nn.Linear(4 * size, 2 * units)
         self.modeller = WordGru(2 * units, units)

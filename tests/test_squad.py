@@ -102,6 +102,18 @@ def test_the_gru_runs_under_autocast():
     assert all(parameter.grad.isfinite().all() for parameter in gru.parameters())
 
 
+def test_words_attend_to_like_words_before_anything_is_learned():
+    model = build("both")
+    similarity, elmo = model.reader.similarity, model.config.hidden_size
+    assert similarity.product.tolist() == pytest.approx([1.0] * 12 + [elmo**-0.5] * elmo)
+    assert torch.equal(model.reader.self_similarity.product, torch.ones(12))
+    torch.manual_seed(0)
+    words = torch.randn(1, 4, 12)
+    with torch.no_grad():
+        model.reader.self_similarity.second.weight.zero_()
+        torch.testing.assert_close(model.reader.self_similarity(words, words), words @ words.transpose(1, 2))
+
+
 def test_the_best_span_is_the_best_of_all_within_the_limit():
     torch.manual_seed(0)
     starts, ends = torch.randn(20, 9), torch.randn(20, 9)
