@@ -601,7 +601,13 @@ def test_a_plain_trainer_with_the_stock_collator_trains(tokenizer, tmp_path):
         for first, second, place in zip(QUESTIONS, CONTEXTS, words, strict=True)
     ]
     settings = TrainingArguments(
-        str(tmp_path), max_steps=30, learning_rate=0.02, save_strategy="no", report_to="none", disable_tqdm=True
+        output_dir=str(tmp_path),
+        max_steps=30,
+        learning_rate=0.02,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
     )
     model = build(head_dropout=0.0, elmo_dropout=0.0)
     trainer = Trainer(
