@@ -7,6 +7,7 @@ from transformers import (
     AutoModel,
     AutoModelForMultipleChoice,
     AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -17,6 +18,7 @@ from .embedding import ElmoEmbedder
 from .modeling_elmo import (
     ElmoForMultipleChoice,
     ElmoForPreTraining,
+    ElmoForQuestionAnswering,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoModel,
@@ -39,6 +41,7 @@ AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining, exist_ok=True)
 AutoModelForSequenceClassification.register(ElmoConfig, ElmoForSequenceClassification, exist_ok=True)
 AutoModelForTokenClassification.register(ElmoConfig, ElmoForTokenClassification, exist_ok=True)
 AutoModelForMultipleChoice.register(ElmoConfig, ElmoForMultipleChoice, exist_ok=True)
+AutoModelForQuestionAnswering.register(ElmoConfig, ElmoForQuestionAnswering, exist_ok=True)
 
 __all__ = [
     "MINI",
@@ -46,6 +49,7 @@ __all__ = [
     "ElmoEmbedder",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
+    "ElmoForQuestionAnswering",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",

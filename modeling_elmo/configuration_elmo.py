@@ -22,6 +22,7 @@ AUTO_MAP = {
     "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
     "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
     "AutoModelForMultipleChoice": "modeling_elmo.ElmoForMultipleChoice",
+    "AutoModelForQuestionAnswering": "modeling_elmo.ElmoForQuestionAnswering",
 }
 
 # What transformers itself passes to, or writes into, a config beside the declared fields.
@@ -50,6 +51,8 @@ _POSITIVE_FIELDS = (
     "cell_dim",
     "num_hidden_layers",
     "head_layers",
+    "max_answer_words",
+    "max_context_words",
 )
 
 
@@ -125,17 +128,24 @@ class ElmoConfig(PreTrainedConfig):
         sequence_encoder (`"bcn"` or `"esim"`, *optional*, defaults to `"bcn"`):
             Of sequence classification: the biattentive classification network for one text, or ESIM for pairs.
         head_dim (`int`, *optional*):
-            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging 200).
+            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging 200, question
+            answering 90, of GRUs).
         head_layers (`int`, *optional*, defaults to 2):
             Of tagging: LSTM layers.
         head_dropout (`float`, *optional*, defaults to 0.5):
             Of task models: dropout on everything but ELMo vectors.
         head_char_filters (`int`, *optional*, defaults to 128):
-            Of tagging: filters of the character CNN that is learned with the task; 0 for none.
+            Of tagging and question answering: filters of the character CNN that is learned with the task; 0 for none.
         use_crf (`bool`, *optional*, defaults to `True`):
             Of tagging: whether labels depend on each other, or each word has a softmax of its own.
         tag_scheme (`"BIO"`, `"BIOES"` or `"IOB1"`, *optional*):
             Of tagging: the scheme of the labels, which decoding keeps to; by default there is none.
+        max_answer_words (`int`, *optional*, defaults to 17):
+            Of question answering: words of the longest answer that is given.
+        max_context_words (`int`, *optional*, defaults to 400):
+            Of question answering: words of a context that are read at once; a longer one is read in windows.
+        context_overlap (`int`, *optional*, defaults to 100):
+            Of question answering: words that a window shares with the one before it.
         pad_token_id, bos_token_id, eos_token_id, unk_token_id (`int`, *optional*, defaults to 0, 1, 2, 3):
             Ids of the special words in the word vocabulary.
     """
@@ -178,6 +188,9 @@ class ElmoConfig(PreTrainedConfig):
     head_char_filters: int = 128
     use_crf: bool = True
     tag_scheme: Literal["BIO", "BIOES", "IOB1"] | None = None
+    max_answer_words: int = 17
+    max_context_words: int = 400
+    context_overlap: int = 100
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
     eos_token_id: int | None = 2
@@ -228,6 +241,11 @@ class ElmoConfig(PreTrainedConfig):
         for name in ("dropout", "elmo_dropout", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}")
+        if not 0 <= self.context_overlap < self.max_context_words:
+            raise ValueError(
+                f"`context_overlap` must be at least 0 and below max_context_words={self.max_context_words}, got "
+                f"{self.context_overlap}"
+            )
         if self.mix_l2 < 0:
             raise ValueError(f"`mix_l2` must not be negative, got {self.mix_l2}")
         if self.mix != "scalar" and (self.mix_layer_norm or self.mix_l2):

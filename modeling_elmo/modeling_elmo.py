@@ -32,7 +32,15 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .crf_elmo import LinearChainCrf, Scores, allowed_labels, best_labels, log_marginals, without_transitions
+from .crf_elmo import (
+    IMPOSSIBLE,
+    LinearChainCrf,
+    Scores,
+    allowed_labels,
+    best_labels,
+    log_marginals,
+    without_transitions,
+)
 from .encoders_elmo import BiattentiveNetwork, CharacterCnn, Esim, TaskConv, WordLstm, Words
 from .layers_elmo import (
     CarryGate,
@@ -45,6 +53,7 @@ from .layers_elmo import (
     distinct_rows,
     pack,
 )
+from .reading_elmo import ParagraphReader, Similarity, best_spans, windows_of
 from .recurrence_elmo import (
     PairedLayer,
     States,
@@ -66,8 +75,12 @@ IGNORED = -100
 NUM_SPECIAL_WORDS = 4
 # Of a tagger's own character CNN (Peters et al., 2017).
 TASK_CHARACTER_DIM, TASK_FILTER_WIDTH = 16, 3
-# Units of the task models' LSTMs, as in the papers.
-CLASSIFIER_DIM, TAGGER_DIM = 300, 200
+# Of a reader's (Clark and Gardner, 2018).
+READER_CHARACTER_DIM, READER_FILTER_WIDTH = 20, 5
+# Units of the task models' LSTMs, as in the papers; of the reader's GRUs.
+CLASSIFIER_DIM, TAGGER_DIM, READER_DIM = 300, 200, 90
+# Windows of a context that are read at once.
+WINDOWS_AT_ONCE = 16
 
 
 @dataclass
@@ -137,6 +150,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
         elif isinstance(module, LinearChainCrf):
             for parameter in module.parameters():
                 init.zeros_(parameter)
+        elif isinstance(module, Similarity):
+            init.copy_(module.product, module.initial_product())
         elif isinstance(module, nn.Conv1d):
             if self.config.char_activation == "relu" and not isinstance(module, TaskConv):
                 init.uniform_(module.weight, -0.05, 0.05)
@@ -708,7 +723,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         self.input_mix = self._make_mix() if placement in ("input", "both") else None
         self.output_mix = self._make_mix() if placement in ("output", "both") else None
         self.elmo_dropout = nn.Dropout(config.elmo_dropout)
-        self.dropout = nn.Dropout(config.head_dropout)
+        self.dropout: nn.Module = nn.Dropout(config.head_dropout)
         self.word_embeddings = None
         if config.word_vector_dim:
             self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
@@ -1145,6 +1160,164 @@ class ElmoForTokenClassification(ElmoTaskModel):
         return [row[keep].tolist() for row, keep in zip(best, mask, strict=True)]
 
 
+@dataclass
+class ElmoQuestionAnsweringOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForQuestionAnswering`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with positions):
+            The mean of -log p of the answers' first and of their last words.
+        start_logits, end_logits (`torch.FloatTensor` of shape `(B, T)`):
+            Scores of the context's words as an answer's first and last; -1e4 everywhere else.
+        predictions (`torch.FloatTensor` of shape `(B, 3)`, *optional*, in eval mode):
+            Positions of the first and the last word of the best answer of at most `config.max_answer_words` words,
+            and the sum of their logits, which windows of one context are compared by; -100 without a context.
+    """
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class Answer(NamedTuple):
+    """An answer's text, p(first word) p(last word), and its first character in the context and one past its last."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class ElmoForQuestionAnswering(ElmoTaskModel):
+    """The answer to a question as words of a context: attention between them and within (Clark and Gardner, 2018).
+
+    The question is the first text of a pair and the context the second. A context of many sentences is one sequence
+    to the biLM.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Identity()  # the reader's is one of whole texts, in which words have their places
+        # Not of the tagger's name: its sizes are others, and folders load through every auto class.
+        self.reader_cnn = None
+        if config.head_char_filters:
+            self.reader_cnn = CharacterCnn(
+                config.char_vocab_size, READER_CHARACTER_DIM, config.head_char_filters, READER_FILTER_WIDTH
+            )
+        units = config.head_dim or READER_DIM
+        self.reader = ParagraphReader(self.input_size, self.elmo_size, units, config.head_dropout)
+        self.post_init()
+
+    def _own_features(self) -> int:
+        return self.config.head_char_filters
+
+    def _features(self, char_ids: Tensor) -> list[Tensor]:
+        return [] if self.reader_cnn is None else [self.reader_cnn(char_ids)]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoQuestionAnsweringOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of pairs of a question and a context.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these pairs.
+            start_positions, end_positions (`(B,)`, *optional*):
+                Positions of the answer's first and last word in the row, of words of the context; -100 where the row
+                has no answer to learn from.
+        """
+        if token_type_ids is None:
+            raise ValueError(
+                "ElmoForQuestionAnswering reads pairs: tokenizer(question, context), with their `token_type_ids`"
+            )
+        (question, context), (_, position) = self._read(
+            input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=2
+        )
+        starts, ends = self.reader(question, context)  # (B, T')
+        logits = [
+            _put(scores[..., None], position, context.mask, token_type_ids.shape, IMPOSSIBLE).squeeze(-1)
+            for scores in (starts, ends)
+        ]
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            is_context = _put(context.mask[..., None], position, context.mask, token_type_ids.shape, False).squeeze(-1)
+            losses = [
+                _position_loss(scores, wanted, is_context, name)
+                for scores, wanted, name in zip(
+                    logits, (start_positions, end_positions), ("start_positions", "end_positions"), strict=True
+                )
+            ]
+            loss = sum(losses) / 2 + self._penalty()
+        predictions = None if self.training else self._best(starts, ends, position, context.mask)
+        return ElmoQuestionAnsweringOutput(loss, *logits, predictions)
+
+    def _best(self, starts: Tensor, ends: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        """Of scores (B, T') of the context's words the best spans, by the words' positions in the row: (B, 3)"""
+        if not mask.shape[1]:
+            return starts.new_full((len(mask), 3), IGNORED)
+        first, last, score = best_spans(starts, ends, self.config.max_answer_words)
+        places = [position.gather(1, word[:, None])[:, 0] for word in (first, last)]
+        return torch.stack([*places, score], dim=1).masked_fill(~mask[:, :1], IGNORED)
+
+    @torch.no_grad()
+    def answer(self, question: str, context: str, tokenizer: ElmoTokenizer) -> Answer:
+        """The best answer that the context has to the question.
+
+        A context of more than `config.max_context_words` words is read in overlapping windows. Their scores are
+        compared as they are: p is over the words of all windows.
+        """
+        spans = {}
+        for name, text in (("question", question), ("context", context)):
+            spans[name] = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            if not spans[name]:
+                raise ValueError(f"`{name}` must have words, got {text!r}")
+        asked = [question[start:end] for start, end in spans["question"]]
+        told = [context[start:end] for start, end in spans["context"]]
+        windows = windows_of(len(told), self.config.max_context_words, self.config.context_overlap)
+        best, found, totals = -math.inf, (0, 0), []
+        was_training = self.training
+        self.eval()
+        try:
+            for some in (windows[i : i + WINDOWS_AT_ONCE] for i in range(0, len(windows), WINDOWS_AT_ONCE)):
+                pairs = [asked] * len(some), [told[first:last] for first, last in some]
+                inputs = tokenizer(*pairs, is_split_into_words=True, padding=True, return_tensors="pt")
+                output = self(**{name: tensor.to(self.device) for name, tensor in inputs.items()})
+                totals.append(torch.stack([output.start_logits, output.end_logits]).flatten(1).logsumexp(1))
+                row = int(output.predictions[:, 2].argmax())
+                *places, score = output.predictions[row].tolist()
+                if score > best:
+                    best = score
+                    found = tuple(some[row][0] + inputs.token_to_word(row, int(place)) for place in places)
+        finally:
+            self.train(was_training)
+        start, end = spans["context"][found[0]][0], spans["context"][found[1]][1]
+        total = torch.stack(totals).logsumexp(0).sum()  # of the first word and of the last
+        return Answer(context[start:end], math.exp(best - total.item()), start, end)
+
+
+def _position_loss(logits: Tensor, wanted: Tensor, is_context: Tensor, name: str) -> Tensor:
+    """-log p of the wanted positions (B,) among the words of the context, the mean over the rows that have one."""
+    known = wanted != IGNORED
+    inside = (wanted >= 0) & (wanted < logits.shape[1])
+    inside &= is_context.gather(1, wanted.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    if bool((known & ~inside).any()):
+        outside = wanted[known & ~inside][0].item()
+        raise ValueError(f"`{name}` must be positions of words of the context, or {IGNORED}; got {outside}")
+    return F.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum") / known.sum().clamp(min=1)
+
+
 def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: float) -> Tensor:
     """Rows (B, T', K) of words at their positions in the input, and a filling elsewhere: (B, T, K)."""
     whole = rows.new_full((*shape, rows.shape[-1]), fill)
@@ -1166,16 +1339,20 @@ ElmoForPreTraining.register_for_auto_class("AutoModelForPreTraining")
 ElmoForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 ElmoForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 ElmoForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")
+ElmoForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
 
 __all__ = [
+    "Answer",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
     "ElmoForPreTrainingOutput",
+    "ElmoForQuestionAnswering",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",
     "ElmoModelOutput",
     "ElmoPreTrainedModel",
+    "ElmoQuestionAnsweringOutput",
     "ElmoScalarMix",
     "ElmoTaskModel",
     "ElmoTokenClassifierOutput",

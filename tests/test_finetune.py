@@ -51,6 +51,15 @@ def write_task(task: str, folder: Path) -> Path:
         rows = [("a dog runs", "an animal runs", "entailment"), ("a dog runs", "no dog runs", "contradiction")] * 6
         keys = ("sentence1", "sentence2", "gold_label")
         path.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows))
+    elif task == "squad":
+        path = folder / "data.json"
+        asked = [("what shines ?", "the sun", 0), ("what barks ?", "the dog", 15)] * 6
+        rows = [
+            {"id": str(number), "question": question, "answers": [{"text": text, "answer_start": start}]}
+            for number, (question, text, start) in enumerate(asked)
+        ]
+        paragraphs = [{"context": "the sun shines the dog barks", "qas": rows}]
+        path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     else:
         path = folder / "data.jsonl"
         rows = [{"context": "the sun", "choices": ["shines", "barks"], "label": 0}]
@@ -101,11 +110,12 @@ def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, 
     more = ["--test_file", data, "--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 12]
     more += ["--per_device_train_batch_size", 2]
     results = run(task, data, tmp_path / "out", *more)
-    metric = "eval_f1" if task == "ner" else "eval_accuracy"
+    metric = f"eval_{finetune.TASKS[task].metric}"
     assert results[metric] > 0.6
     assert results[metric.replace("eval", "test")] == results[metric]
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"model.safetensors", "config.json", "vocab.txt", "predictions.tsv", "test_predictions.tsv"} <= written
+    predictions = finetune.TASKS[task].predictions_file
+    assert {"model.safetensors", "config.json", "vocab.txt", predictions, f"test_{predictions}"} <= written
     assert {"mix_weights.json", "mix_weights.png", "all_results.json"} <= written
     assert not any(name.endswith((".bin", ".pt", ".pth")) for name in written)
     card = (tmp_path / "out" / "README.md").read_text()

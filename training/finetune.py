@@ -1,13 +1,13 @@
-"""Trains a task model on top of ELMo, with the paper's models: sentiment, entailment, tagging, multiple choice.
+"""Trains a task model on top of ELMo, with the paper's models: of sentiment, entailment, tags, endings, answers.
 
     python training/finetune.py --task ner --model_name_or_path my-elmo --train_file eng.train \
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/ner
     python training/finetune.py --task ner --elmo_placement none --train_file … --output_dir runs/baseline
     python training/finetune.py --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
-Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending).
-Each has a recipe of its name in training/recipes; another YAML file may be the first argument. Settings on the command
-line win, and include everything of transformers' TrainingArguments.
+Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
+squad (an answer in a context). Each has a recipe of its name in training/recipes; another YAML file may be the first
+argument. Settings on the command line win, and include everything of transformers' TrainingArguments.
 """
 
 import argparse
@@ -48,12 +48,14 @@ from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
 from processes import keep_to_the_end, run_script
 from settings import SettingsError, TaskSettings, parse_with_recipe
+from squad import AnswerInContext
 from task_data import TaskDataError, sample_fraction
 from tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 from modeling_elmo import (
     ElmoConfig,
     ElmoForMultipleChoice,
+    ElmoForQuestionAnswering,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoTokenizer,
@@ -69,6 +71,7 @@ TASKS: dict[str, Task] = {
         TagOfWord("ner", ElmoForTokenClassification, metric="f1"),
         TagOfWord("pos", ElmoForTokenClassification),
         RightEnding("choice", ElmoForMultipleChoice),
+        AnswerInContext("squad", ElmoForQuestionAnswering, metric="f1"),
     )
 }
 MIX_FILE = "mix_weights.json"
@@ -244,9 +247,9 @@ class StopWhenTold(TrainerCallback):
 
 
 def chosen_labels(outputs: Any, _: Tensor) -> Tensor:
-    """Of what a task model returns in evaluation, the labels: the best sequence, or the highest scores'."""
+    """Of what a task model returns in evaluation, the labels: its predictions, or the highest scores'."""
     logits, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
-    return rest[0] if rest else logits.argmax(-1)
+    return rest[-1] if rest else logits.argmax(-1)
 
 
 class Run:

@@ -156,7 +156,7 @@ class Settings:
 class TaskSettings:
     """What a task's recipe or the command line can set, beside TrainingArguments."""
 
-    task: str = field(metadata={"help": "sst, nli, ner, pos or choice."})
+    task: str = field(metadata={"help": "sst, nli, ner, pos, choice or squad."})
     # The data
     train_file: str | None = field(default=None, metadata={"help": "Training data, in the formats of the task."})
     validation_file: str | None = field(default=None, metadata={"help": "What the best epoch is chosen by."})
