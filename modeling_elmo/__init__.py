@@ -13,6 +13,7 @@ from transformers import (
 from .configuration_elmo import ElmoConfig
 from .embedding import ElmoEmbedder
 from .modeling_elmo import (
+    ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
     ElmoForPreTraining,
     ElmoForSequenceClassification,
@@ -38,6 +39,7 @@ AutoModelForMultipleChoice.register(ElmoConfig, ElmoForMultipleChoice, exist_ok=
 __all__ = [
     "ElmoConfig",
     "ElmoEmbedder",
+    "ElmoForCoreferenceResolution",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
     "ElmoForSequenceClassification",

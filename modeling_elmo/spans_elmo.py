@@ -51,11 +51,11 @@ class FeedForward(nn.Module):
     which gives the same numbers as their concatenation would in a fraction of the time.
     """
 
-    def __init__(self, parts: Sequence[int], dropout: float) -> None:
+    def __init__(self, parts: Sequence[int], dropout: float, bias: bool = True) -> None:
         super().__init__()
         self.parts = list(parts)
         self.hidden = nn.ModuleList([nn.Linear(sum(parts), UNITS), nn.Linear(UNITS, UNITS)])
-        self.output = nn.Linear(UNITS, 1)
+        self.output = nn.Linear(UNITS, 1, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def part(self, number: int, features: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class SpanRanking(nn.Module):
         span = sum(parts)
         self.width = nn.Embedding(max_width, FEATURE_DIM)
         self.distance = nn.Embedding(len(DISTANCES), FEATURE_DIM)
-        self.attention = FeedForward([encoded], dropout)
+        self.attention = FeedForward([encoded], dropout, bias=False)  # which a softmax would not feel
         self.mention = FeedForward(parts, dropout)
         self.quick = nn.Linear(span, span, bias=False)
         self.pair = FeedForward((span, span, span, FEATURE_DIM), dropout)  # span, antecedent, product, distance
@@ -233,12 +233,42 @@ def _options(ranking: Ranking, singletons: bool) -> Tensor:
     return torch.cat([torch.stack(unlinked, dim=1), ranking.links], dim=1)
 
 
-def ranking_loss(ranking: Ranking, clusters: Tensor, singletons: bool) -> Tensor:
-    """-log p of the right options, all right links together, summed over the kept spans.
+def coreference_loss(
+    scores: Tensor,
+    allowed: Tensor,
+    rankings: Sequence[Ranking],
+    lengths: Sequence[int],
+    mentions: Sequence[tuple[Tensor, Tensor, Tensor]],
+    singletons: bool,
+) -> Tensor:
+    """-log p of what each span is, all right antecedents together, summed over spans and documents.
+
+    Without singletons this is the paper's: over the kept spans. With them it is over all spans, since those that were
+    not kept are right or wrong too: they have two options, no mention and a mention of something new.
 
     Args:
-        clusters (K,): the cluster of every kept span, -1 where it is no mention.
+        scores, allowed, rankings: what SpanRanking returned.
+        lengths: words of each document.
+        mentions: first words, one past the last words and clusters of each document's mentions.
     """
+    clusters = torch.full_like(scores, -1, dtype=torch.long)  # (N, W)
+    left = allowed.clone()
+    total, begin = scores.new_zeros(()), 0
+    for ranking, length, (starts, ends, numbers) in zip(rankings, lengths, mentions, strict=True):
+        short = ends - starts <= scores.shape[1]  # longer ones are no candidates
+        clusters[begin + starts[short], (ends - starts)[short] - 1] = numbers[short]
+        kept = begin + ranking.starts, ranking.ends - ranking.starts - 1
+        left[kept] = False
+        total = total + _ranking_loss(ranking, clusters[kept], singletons)
+        begin += length
+    if singletons:
+        is_mention = (clusters[left] >= 0).to(scores.dtype)
+        total = total + F.binary_cross_entropy_with_logits(scores[left], is_mention, reduction="sum")
+    return total
+
+
+def _ranking_loss(ranking: Ranking, clusters: Tensor, singletons: bool) -> Tensor:
+    """-log p of the kept spans' right options, by the cluster of each (K,), which is -1 where it is no mention."""
     links = (clusters[ranking.antecedents] == clusters[:, None]) & (clusters >= 0)[:, None]
     links &= ranking.links != -torch.inf
     is_first = (clusters >= 0) & ~links.any(1)
@@ -267,4 +297,4 @@ def clusters_of(ranking: Ranking, singletons: bool) -> list[int]:
     return clusters
 
 
-__all__ = ["DocumentWords", "Ranking", "SpanRanking", "clusters_of", "ranking_loss"]
+__all__ = ["DocumentWords", "Ranking", "SpanRanking", "clusters_of", "coreference_loss"]

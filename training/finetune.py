@@ -1,13 +1,14 @@
-"""Trains a task model on top of ELMo, with the paper's models: sentiment, entailment, tagging, multiple choice.
+"""Trains a task model on top of ELMo, with the paper's models: sentiment, entailment, tagging, multiple choice,
+coreference.
 
     python training/finetune.py --task ner --model_name_or_path my-elmo --train_file eng.train \
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/ner
     python training/finetune.py --task ner --elmo_placement none --train_file … --output_dir runs/baseline
     python training/finetune.py --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
-Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending).
-Each has a recipe of its name in training/recipes; another YAML file may be the first argument. Settings on the command
-line win, and include everything of transformers' TrainingArguments.
+Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
+coref (mentions of the same thing in a document). Each has a recipe of its name in training/recipes; another YAML file
+may be the first argument. Settings on the command line win, and include everything of transformers' TrainingArguments.
 """
 
 import argparse
@@ -44,6 +45,7 @@ from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
 
+from coref import Coreference
 from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
 from processes import keep_to_the_end, run_script
@@ -53,6 +55,7 @@ from tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 from modeling_elmo import (
     ElmoConfig,
+    ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
@@ -69,6 +72,7 @@ TASKS: dict[str, Task] = {
         TagOfWord("ner", ElmoForTokenClassification, metric="f1"),
         TagOfWord("pos", ElmoForTokenClassification),
         RightEnding("choice", ElmoForMultipleChoice),
+        Coreference("coref", ElmoForCoreferenceResolution, metric="conll_f1"),
     )
 }
 MIX_FILE = "mix_weights.json"
@@ -244,9 +248,9 @@ class StopWhenTold(TrainerCallback):
 
 
 def chosen_labels(outputs: Any, _: Tensor) -> Tensor:
-    """Of what a task model returns in evaluation, the labels: the best sequence, or the highest scores'."""
+    """Of what a task model returns in evaluation, the labels: its predictions, the last, or the highest scores'."""
     logits, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
-    return rest[0] if rest else logits.argmax(-1)
+    return rest[-1] if rest else logits.argmax(-1)
 
 
 class Run:
