@@ -142,7 +142,7 @@ class ElmoConfig(PreTrainedConfig):
         max_span_width (`int`, *optional*, defaults to 10):
             Of coreference: the most words of a mention.
         spans_per_word (`float`, *optional*, defaults to 0.4):
-            Of coreference: how many spans, of those likeliest to be mentions, are compared for each word of a document.
+            Of coreference: how many spans, those likeliest to be mentions, are compared for each word of a document.
         max_antecedents (`int`, *optional*, defaults to 50):
             Of coreference: how many spans before it, those likeliest by a quick score, a span is compared with.
         predict_singletons (`bool`, *optional*, defaults to `False`):

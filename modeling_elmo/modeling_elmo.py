@@ -1180,7 +1180,7 @@ class ElmoCoreferenceOutput(ModelOutput):
             The spans that were compared with each other, by position: words of the document, the last one excluded.
             -100 where a document has fewer.
         mention_scores (`torch.FloatTensor` of shape `(B, K)`):
-            How likely each is a mention: a log of odds where the model predicts singletons. 0 where there is no span.
+            How likely each is a mention. 0 where there is no span.
         predictions (`torch.LongTensor` of shape `(B, M, 3)`, *optional*, in eval mode):
             The mentions, by position, as the labels are: first word, last word excluded, and number of the cluster.
     """
@@ -1239,9 +1239,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         loss = None
         if labels is not None:
             mentions = [_check_mentions(rows, length) for rows, length in zip(labels, words.lengths, strict=True)]
-            loss = coreference_loss(
-                scores, allowed, rankings, words.lengths, mentions, self.config.predict_singletons
-            )
+            loss = coreference_loss(scores, allowed, rankings, words.lengths, mentions, self.config.predict_singletons)
             loss = loss / max(len(rankings), 1) + self._penalty()
         return ElmoCoreferenceOutput(
             loss=loss,
@@ -1253,7 +1251,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
     def _words(
         self, input_ids: Tensor | None, char_ids: Tensor, attention_mask: Tensor | None, bilm_layers: Tensor | None
     ) -> DocumentWords:
-        """Reads all sentences, those of like length together, so that memory grows with the words, not with padding."""
+        """Reads all sentences, those of like length together: memory grows with the words, not with padding."""
         documents, sentences, tokens = char_ids.shape[:3]
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
         given = {"input_ids": input_ids, "char_ids": char_ids, "attention_mask": mask, "bilm_layers": bilm_layers}
@@ -1341,6 +1339,8 @@ ElmoForPreTraining.register_for_auto_class("AutoModelForPreTraining")
 ElmoForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 ElmoForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 ElmoForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")
+# There is no auto class for these. Registered as anything, they are saved with their code; the map stays `AUTO_MAP`.
+ElmoForCoreferenceResolution.register_for_auto_class("AutoModel")
 
 __all__ = [
     "ElmoCoreferenceOutput",

@@ -101,7 +101,7 @@ class SpanRanking(nn.Module):
         self.pair = FeedForward((span, span, span, FEATURE_DIM), dropout)  # span, antecedent, product, distance
 
     def forward(self, words: DocumentWords) -> tuple[Tensor, Tensor, list[Ranking]]:
-        """Scores of all spans by first word and width (N, W), which of them are spans, and every document's ranking."""
+        """Scores of all spans by first word and width (N, W), which of these are spans, and a ranking a document."""
         attention = self.attention(self.attention.part(0, words.encoded))
         allowed = within_sentences(words.sentence, self.max_width)
         scores = self._mention_scores(words, attention)
@@ -140,7 +140,7 @@ class SpanRanking(nn.Module):
         spans = torch.cat([words.encoded[first], words.encoded[first + widths], head, self.width(widths)], dim=-1)
 
         mention_scores = scores[first, widths]
-        queries = self.quick(spans)
+        queries = self.quick(spans) * spans.shape[1] ** -0.5  # scores as small as the others in the beginning
         antecedents = self._likely_antecedents(queries, spans, mention_scores)  # (K, A)
         ours, theirs = self.pair.part(0, spans), self.pair.part(1, spans)  # (K, U)
         by_distance = self.pair.part(3, self.distance.weight)
@@ -243,8 +243,8 @@ def coreference_loss(
 ) -> Tensor:
     """-log p of what each span is, all right antecedents together, summed over spans and documents.
 
-    Without singletons this is the paper's: over the kept spans. With them it is over all spans, since those that were
-    not kept are right or wrong too: they have two options, no mention and a mention of something new.
+    The paper's is over the kept spans alone, so that a mention that is not kept never learns to be one. Here the spans
+    that were not kept have two options, no mention and a mention of something new.
 
     Args:
         scores, allowed, rankings: what SpanRanking returned.
@@ -261,10 +261,8 @@ def coreference_loss(
         left[kept] = False
         total = total + _ranking_loss(ranking, clusters[kept], singletons)
         begin += length
-    if singletons:
-        is_mention = (clusters[left] >= 0).to(scores.dtype)
-        total = total + F.binary_cross_entropy_with_logits(scores[left], is_mention, reduction="sum")
-    return total
+    is_mention = (clusters[left] >= 0).to(scores.dtype)
+    return total + F.binary_cross_entropy_with_logits(scores[left], is_mention, reduction="sum")
 
 
 def _ranking_loss(ranking: Ranking, clusters: Tensor, singletons: bool) -> Tensor:

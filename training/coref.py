@@ -3,8 +3,8 @@
 A document is its sentences, as words, and its clusters, each a list of mentions. A mention is a span of words that are
 numbered through the document: its first word and one past its last.
 
-Files are in the format of CoNLL-2012, of which the fourth column, the word, and the last, the brackets of the mentions,
-are read; or in JSON lines with `sentences` and `clusters`, where a mention is its first and its last word, as
+Files are in the format of CoNLL-2012, of which the fourth column, the word, and the last, the mentions' brackets, are
+read; or in JSON lines with `sentences` and `clusters`, where a mention is its first and its last word, as
 published data sets have it. Hub data sets have the same two columns.
 """
 
@@ -23,7 +23,7 @@ from datasets import Dataset
 from examples import Examples
 from scipy.optimize import linear_sum_assignment
 from settings import TaskSettings
-from task_data import KINDS, TaskDataError, dataset_of, json_records, load_split, read_lines
+from task_data import KINDS, TaskDataError, dataset_of, json_records, load_split, read_lines, split_columns
 from tasks import Task
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -93,7 +93,7 @@ def _read_conll(path: Path) -> Iterator[Document]:
         elif not line.startswith("#"):
             if not open_since:
                 raise TaskDataError(f"{place}: a word outside of `#begin document` and `#end document`")
-            fields = line.split("\t") if "\t" in line else line.split()
+            fields = split_columns(line)
             if len(fields) < WORD_COLUMN + 2:
                 raise TaskDataError(
                     f"{place}: {len(fields)} columns; expected document, part, number, word, ..., brackets"
@@ -118,7 +118,9 @@ class _Brackets:
         for bracket in cell.split("|") if cell not in ("", "-") else ():
             parts = _BRACKET.fullmatch(bracket)
             if parts is None or not (parts[1] or parts[3]):
-                raise TaskDataError(f"{place}: no brackets of mentions: {cell!r}; expected some like (3), (3, 3)|(5 or -")
+                raise TaskDataError(
+                    f"{place}: no brackets of mentions: {cell!r}; expected some like (3), (3, 3)|(5 or -"
+                )
             begins, cluster, ends = parts.groups()
             if begins and ends:
                 self.found[cluster].append((self.word, self.word + 1))
@@ -371,7 +373,7 @@ class Coreference(Task):
         return {"labels": pad_sequence(rows, batch_first=True, padding_value=IGNORED)}
 
     def scores(self, examples: Examples, labels: Sequence[str], predicted: np.ndarray) -> dict[str, float]:
-        """As the clusters are, and by `without_singletons_conll_f1` as OntoNotes counts, of none that has one mention."""
+        """With all clusters and, as OntoNotes has it, without those of one mention: `without_singletons_conll_f1`."""
         gold = [document.clusters for document in examples.labels]
         found = [predicted_clusters(rows) for rows in predicted]
         linked = coreference_scores(*([without_singletons(one) for one in part] for part in (gold, found)))

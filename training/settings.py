@@ -173,7 +173,8 @@ class TaskSettings:
     )
     phrases: bool = field(default=False, metadata={"help": "Of sst: train on every labelled phrase of the trees."})
     document_words: int = field(
-        default=0, metadata={"help": "Of coref: train on parts of documents of at most so many words; 0: on all of it."}
+        default=0,
+        metadata={"help": "Of coref: train on parts of documents of at most so many words; 0: on all of it."},
     )
     train_fraction: float = field(default=1.0, metadata={"help": "Train on a random part of the examples."})
     # The model

@@ -193,6 +193,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, text.rstrip("\r\n")
 
 
+def split_columns(line: str) -> list[str]:
+    """The columns of a line, between tabs or, where there are none, blanks."""
+    return line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
+
+
 def dataset_of(rows: list[Row], source: str) -> datasets.Dataset:
     if not rows:
         raise TaskDataError(f"{source}: empty, there are no examples")
@@ -299,7 +304,7 @@ def _read_columns(path: Path, column: int, conllu: bool) -> Iterator[tuple[Row, 
                 yield {"words": words, "tags": tags}, numbers
             words, tags, numbers = [], [], []
             continue
-        fields = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
+        fields = split_columns(line)
         if fields[0] == "-DOCSTART-" or (conllu and (line.startswith("#") or not fields[0].isdecimal())):
             continue  # besides comments, CoNLL-U has lines for 1-2, two words written as one, and 1.1, a word left out
         width = width or len(fields)
