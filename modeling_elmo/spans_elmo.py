@@ -54,18 +54,19 @@ class FeedForward(nn.Module):
     def __init__(self, parts: Sequence[int], dropout: float, bias: bool = True) -> None:
         super().__init__()
         self.parts = list(parts)
-        self.hidden = nn.ModuleList([nn.Linear(sum(parts), UNITS), nn.Linear(UNITS, UNITS)])
+        self.first = nn.Linear(sum(parts), UNITS)
+        self.second = nn.Linear(UNITS, UNITS)
         self.output = nn.Linear(UNITS, 1, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def part(self, number: int, features: Tensor) -> Tensor:
         """What the first layer makes of one of the parts: (..., D) -> (..., U)."""
-        return F.linear(features, self.hidden[0].weight.split(self.parts, dim=1)[number])
+        return F.linear(features, self.first.weight.split(self.parts, dim=1)[number])
 
     def forward(self, summed: Tensor) -> Tensor:
         """The sum of the parts (..., U) -> scores (...)"""
-        first = self.dropout(F.relu(summed + self.hidden[0].bias))
-        return self.output(self.dropout(F.relu(self.hidden[1](first)))).squeeze(-1)
+        hidden = self.dropout(F.relu(summed + self.first.bias))
+        return self.output(self.dropout(F.relu(self.second(hidden)))).squeeze(-1)
 
 
 class SpanRanking(nn.Module):

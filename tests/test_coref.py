@@ -131,7 +131,7 @@ def test_scores_in_parts_are_those_of_whole_span_features():
     scores, _, (ranking,) = network(words)
 
     def feed_forward(layers, features):
-        for layer in layers.hidden:
+        for layer in (layers.first, layers.second):
             features = F.relu(layer(features))
         return layers.output(features).squeeze(-1)
 
@@ -254,7 +254,7 @@ def test_gradients_go_through_the_spans_that_were_chosen(singletons, tokenizer):
     model(**batch_of(DOCUMENTS[:2], tokenizer)).loss.backward()
     for name in ("char_cnn.convolution.weight", "encoder.forward_layers.0.input_gates.weight"):
         assert model.get_parameter(name).grad.abs().sum() > 0
-    for name in ("ranking.mention.hidden.0.weight", "ranking.pair.hidden.0.weight", "ranking.quick.weight"):
+    for name in ("ranking.mention.first.weight", "ranking.pair.first.weight", "ranking.quick.weight"):
         assert (model.get_parameter(name).grad.abs().sum(0) > 0).float().mean() > 0.9  # all parts of the features
 
 

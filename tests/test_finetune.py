@@ -53,8 +53,8 @@ def write_task(task: str, folder: Path) -> Path:
         path.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows))
     elif task == "coref":
         path = folder / "data.conll"
-        cells = [("a", "(0"), ("dog", "0)"), ("runs", "-"), ("the", "(1"), ("animal", "1)"), ("a", "(0"), ("dog", "0)")]
-        rows = "".join(f"x 0 {number} {word} - {cell}\n" for number, (word, cell) in enumerate(cells))
+        words, cells = "a dog runs the animal a dog".split(), "(0 0) - (1 1) (0 0)".split()
+        rows = "".join(f"x 0 0 {word} - {cell}\n" for word, cell in zip(words, cells, strict=True))
         path.write_text(f"#begin document (x); part 0\n{rows}\n{rows.replace('dog', 'sun')}#end document\n" * 6)
     else:
         path = folder / "data.jsonl"
