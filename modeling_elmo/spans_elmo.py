@@ -2,7 +2,7 @@
 
 Every span of a sentence up to a width has a score of being a mention. The best ones are kept, and each is linked to
 one kept before it, or to none. Which of those are worth a full comparison a quick bilinear score says (Lee et al.,
-2018), so that time and memory of the comparison grow with a document's length, not with its square.
+2018), so that memory, and all time but that of one matrix product, grow with a document's length, not its square.
 
 The words of all documents of a batch lie one after another, without padding.
 
