@@ -1232,8 +1232,12 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
                 The mentions of each document: first word, last word excluded, counted through the document without
                 sentence markers, and number of the cluster. Rows of -100 fill up.
         """
-        if char_ids is None:
-            raise ValueError("ElmoForCoreferenceResolution needs `char_ids` from ElmoTokenizer")
+        if char_ids is None or char_ids.dim() != 4:
+            found = "none" if char_ids is None else f"shape {tuple(char_ids.shape)}"
+            raise ValueError(
+                "ElmoForCoreferenceResolution needs `char_ids` of (documents, sentences, words, characters) from "
+                f"ElmoTokenizer; got {found}"
+            )
         words = self._words(input_ids, char_ids, attention_mask, bilm_layers)
         scores, allowed, rankings = self.ranking(words)
         loss = None

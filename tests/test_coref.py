@@ -352,6 +352,12 @@ def test_a_batch_may_have_a_document_without_words(tokenizer):
     assert model(**empty).predictions.shape == (1, 0, 3)
 
 
+def test_sentences_without_their_document_are_refused(tokenizer):
+    inputs = tokenizer(["He left .", "She did not ."], padding=True, return_tensors="pt")
+    with pytest.raises(ValueError, match=r"\(documents, sentences, words, characters\) .* got shape \(2, 6, 50\)"):
+        build()(**inputs)
+
+
 @pytest.mark.parametrize("mention", [(0, 0, 1), (8, 10, 0), (-1, 2, 0), (0, 1, -5)])
 def test_mentions_that_are_none_are_refused(mention, tokenizer):
     batch = batch_of(DOCUMENTS[:1], tokenizer)
