@@ -16,6 +16,7 @@ from transformers import (
 from .configuration_elmo import ElmoConfig
 from .embedding import ElmoEmbedder
 from .modeling_elmo import (
+    ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
     ElmoForPreTraining,
     ElmoForQuestionAnswering,
@@ -47,6 +48,7 @@ __all__ = [
     "MINI",
     "ElmoConfig",
     "ElmoEmbedder",
+    "ElmoForCoreferenceResolution",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
     "ElmoForQuestionAnswering",

@@ -53,6 +53,8 @@ _POSITIVE_FIELDS = (
     "head_layers",
     "max_answer_words",
     "max_context_words",
+    "max_span_width",
+    "max_antecedents",
 )
 
 
@@ -128,14 +130,15 @@ class ElmoConfig(PreTrainedConfig):
         sequence_encoder (`"bcn"` or `"esim"`, *optional*, defaults to `"bcn"`):
             Of sequence classification: the biattentive classification network for one text, or ESIM for pairs.
         head_dim (`int`, *optional*):
-            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging 200, question
-            answering 90, of GRUs).
+            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging and coreference
+            200, question answering 90, of GRUs).
         head_layers (`int`, *optional*, defaults to 2):
-            Of tagging: LSTM layers.
+            Of tagging and coreference: LSTM layers.
         head_dropout (`float`, *optional*, defaults to 0.5):
             Of task models: dropout on everything but ELMo vectors.
         head_char_filters (`int`, *optional*, defaults to 128):
-            Of tagging and question answering: filters of the character CNN that is learned with the task; 0 for none.
+            Of tagging, question answering and coreference: filters of the character CNN that is learned with the
+            task; 0 for none.
         use_crf (`bool`, *optional*, defaults to `True`):
             Of tagging: whether labels depend on each other, or each word has a softmax of its own.
         tag_scheme (`"BIO"`, `"BIOES"` or `"IOB1"`, *optional*):
@@ -146,6 +149,15 @@ class ElmoConfig(PreTrainedConfig):
             Of question answering: words of a context that are read at once; a longer one is read in windows.
         context_overlap (`int`, *optional*, defaults to 100):
             Of question answering: words that a window shares with the one before it.
+        max_span_width (`int`, *optional*, defaults to 10):
+            Of coreference: the most words of a mention.
+        spans_per_word (`float`, *optional*, defaults to 0.4):
+            Of coreference: how many spans, those likeliest to be mentions, are compared for each word of a document.
+        max_antecedents (`int`, *optional*, defaults to 50):
+            Of coreference: how many spans before it, those likeliest by a quick score, a span is compared with.
+        predict_singletons (`bool`, *optional*, defaults to `False`):
+            Of coreference: whether a thing that is mentioned once is a cluster too, as in LitBank, or whether, as in
+            the paper and in OntoNotes, only things that are mentioned again are found.
         pad_token_id, bos_token_id, eos_token_id, unk_token_id (`int`, *optional*, defaults to 0, 1, 2, 3):
             Ids of the special words in the word vocabulary.
     """
@@ -191,6 +203,10 @@ class ElmoConfig(PreTrainedConfig):
     max_answer_words: int = 17
     max_context_words: int = 400
     context_overlap: int = 100
+    max_span_width: int = 10
+    spans_per_word: float | int = 0.4
+    max_antecedents: int = 50
+    predict_singletons: bool = False
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
     eos_token_id: int | None = 2
@@ -246,6 +262,8 @@ class ElmoConfig(PreTrainedConfig):
                 f"`context_overlap` must be at least 0 and below max_context_words={self.max_context_words}, got "
                 f"{self.context_overlap}"
             )
+        if not self.spans_per_word > 0:
+            raise ValueError(f"`spans_per_word` must be above 0, got {self.spans_per_word}")
         if self.mix_l2 < 0:
             raise ValueError(f"`mix_l2` must not be negative, got {self.mix_l2}")
         if self.mix != "scalar" and (self.mix_layer_norm or self.mix_l2):

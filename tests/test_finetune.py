@@ -60,6 +60,11 @@ def write_task(task: str, folder: Path) -> Path:
         ]
         paragraphs = [{"context": "the sun shines the dog barks", "qas": rows}]
         path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    elif task == "coref":
+        path = folder / "data.conll"
+        words, cells = "a dog runs the animal a dog".split(), "(0 0) - (1 1) (0 0)".split()
+        rows = "".join(f"x 0 0 {word} - {cell}\n" for word, cell in zip(words, cells, strict=True))
+        path.write_text(f"#begin document (x); part 0\n{rows}\n{rows.replace('dog', 'sun')}#end document\n" * 6)
     else:
         path = folder / "data.jsonl"
         rows = [{"context": "the sun", "choices": ["shines", "barks"], "label": 0}]
@@ -108,13 +113,12 @@ def losses(folder: Path) -> list[float]:
 def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, tmp_path):
     data = write_task(task, tmp_path)
     more = ["--test_file", data, "--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 12]
-    more += ["--per_device_train_batch_size", 2]
+    more += ["--per_device_train_batch_size", 2, "--elmo_placement", "both"]
     results = run(task, data, tmp_path / "out", *more)
-    metric = f"eval_{finetune.TASKS[task].metric}"
+    predictions, metric = finetune.TASKS[task].predictions_file, f"eval_{finetune.TASKS[task].metric}"
     assert results[metric] > 0.6
     assert results[metric.replace("eval", "test")] == results[metric]
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    predictions = finetune.TASKS[task].predictions_file
     assert {"model.safetensors", "config.json", "vocab.txt", predictions, f"test_{predictions}"} <= written
     assert {"mix_weights.json", "mix_weights.png", "all_results.json"} <= written
     assert not any(name.endswith((".bin", ".pt", ".pth")) for name in written)

@@ -1,4 +1,4 @@
-"""Trains a task model on top of ELMo, with the paper's models: of sentiment, entailment, tags, endings, answers.
+"""Trains a task model on top of ELMo, with the models of the paper.
 
     python training/finetune.py --task ner --model_name_or_path my-elmo --train_file eng.train \
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/ner
@@ -6,8 +6,9 @@
     python training/finetune.py --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
 Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
-squad (an answer in a context). Each has a recipe of its name in training/recipes; another YAML file may be the first
-argument. Settings on the command line win, and include everything of transformers' TrainingArguments.
+squad (an answer in a context), coref (mentions of the same thing in a document). Each has a recipe of its name in
+training/recipes; another YAML file may be the first argument. Settings on the command line win, and include everything
+of transformers' TrainingArguments.
 """
 
 import argparse
@@ -44,6 +45,7 @@ from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
 
+from coref import Coreference
 from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
 from processes import keep_to_the_end, run_script
@@ -54,6 +56,7 @@ from tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 from modeling_elmo import (
     ElmoConfig,
+    ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
     ElmoForQuestionAnswering,
     ElmoForSequenceClassification,
@@ -72,6 +75,7 @@ TASKS: dict[str, Task] = {
         TagOfWord("pos", ElmoForTokenClassification),
         RightEnding("choice", ElmoForMultipleChoice),
         AnswerInContext("squad", ElmoForQuestionAnswering, metric="f1"),
+        Coreference("coref", ElmoForCoreferenceResolution, metric="conll_f1"),
     )
 }
 MIX_FILE = "mix_weights.json"
@@ -247,7 +251,7 @@ class StopWhenTold(TrainerCallback):
 
 
 def chosen_labels(outputs: Any, _: Tensor) -> Tensor:
-    """Of what a task model returns in evaluation, the labels: its predictions, or the highest scores'."""
+    """Of what a task model returns in evaluation, the labels: its predictions, the last, or the highest scores'."""
     logits, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
     return rest[-1] if rest else logits.argmax(-1)
 
