@@ -372,7 +372,7 @@ def onnx(
 
     _quiet_transformers()
     with _one_line_errors(FolderError, ImportError, OSError, ValueError):
-        loaded, _ = load_folder(model, AutoModel, may_lack="scalar_mix.")
+        loaded, _ = load_folder(model, AutoModel)
         export_onnx(loaded, output, int8)
     typer.echo(f"Wrote {output} ({output.stat().st_size / 1e6:,.1f} MB)")
 

@@ -140,6 +140,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["ElmoCharacterEncoder", "ElmoLanguageModel"]
     # Weights of a mix are left behind by a config that mixes otherwise, a softmax by all but pretraining.
     _keys_to_ignore_on_load_unexpected = [r"^(elmo\.)?scalar_mix\.", r"^softmax\."]
+    # A folder without a mix, as pretraining and conversion write it, means the initial one, the average.
+    _keys_to_ignore_on_load_missing = [r"^scalar_mix\."]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -31,7 +31,7 @@ class Line(NamedTuple):
 def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
     """A model with its softmax, and the vocabulary that is for."""
     try:
-        model, tokenizer = load_folder(folder, AutoModelForPreTraining, may_lack="")
+        model, tokenizer = load_folder(folder, AutoModelForPreTraining)
     except FolderError as error:
         if "lack `softmax." not in str(error):
             raise
