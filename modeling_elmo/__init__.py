@@ -15,6 +15,7 @@ from .embedding import ElmoEmbedder
 from .modeling_elmo import (
     ElmoForMultipleChoice,
     ElmoForPreTraining,
+    ElmoForSemanticRoleLabeling,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoModel,
@@ -40,6 +41,7 @@ __all__ = [
     "ElmoEmbedder",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
+    "ElmoForSemanticRoleLabeling",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",

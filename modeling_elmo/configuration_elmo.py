@@ -49,7 +49,6 @@ _POSITIVE_FIELDS = (
     "projection_dim",
     "cell_dim",
     "num_hidden_layers",
-    "head_layers",
 )
 
 
@@ -126,8 +125,8 @@ class ElmoConfig(PreTrainedConfig):
             Of sequence classification: the biattentive classification network for one text, or ESIM for pairs.
         head_dim (`int`, *optional*):
             Of task models: units of an LSTM in each direction; by default the papers' (300, tagging 200).
-        head_layers (`int`, *optional*, defaults to 2):
-            Of tagging: LSTM layers.
+        head_layers (`int`, *optional*):
+            Of tagging and semantic roles: LSTM layers; by default the papers' (2 and 8).
         head_dropout (`float`, *optional*, defaults to 0.5):
             Of task models: dropout on everything but ELMo vectors.
         head_char_filters (`int`, *optional*, defaults to 128):
@@ -173,7 +172,7 @@ class ElmoConfig(PreTrainedConfig):
     train_word_vectors: bool = False
     sequence_encoder: Literal["bcn", "esim"] = "bcn"
     head_dim: int | None = None
-    head_layers: int = 2
+    head_layers: int | None = None
     head_dropout: float | int = 0.5
     head_char_filters: int = 128
     use_crf: bool = True
@@ -223,8 +222,10 @@ class ElmoConfig(PreTrainedConfig):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
                 raise ValueError(f"`{name}` must be positive, or None for no bound, got {clip}")
-        if self.head_dim is not None and self.head_dim < 1:
-            raise ValueError(f"`head_dim` must be at least 1, or None for the head's own, got {self.head_dim}")
+        for name in ("head_dim", "head_layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1, or None for the head's own, got {value}")
         for name in ("dropout", "elmo_dropout", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}")
