@@ -164,29 +164,27 @@ class HighwayLstm(nn.Module):
     # As in the biLM: a loop over time steps is not for tracing.
     @torch.compiler.disable
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
-        """A layer waits for the one before it, so it is the batch that is shared by two threads, not the directions."""
+        """Each layer waits for the one before it, so what two threads share is the batch, not the directions."""
         kept = None
         if self.training and self.dropout:
             kept = F.dropout(features.new_ones(len(self.layers), len(mask), self.size), self.dropout)
-        if len(mask) < 2 or features.device.type != "cpu":
+        trains = trains_side_by_side(features)
+        reads = not torch.is_grad_enabled() and features.device.type == "cpu" and torch.get_num_threads() > 1
+        if len(mask) < 2 or not (trains or reads):
             return self._read(mask, kept, features)[0]
         order = mask.sum(1).argsort(descending=True)
         halves = order[::2], order[1::2]  # of like lengths
         first, second = (
             partial(self._read, mask[rows], None if kept is None else kept[:, rows], rows=rows) for rows in halves
         )
-        if trains_side_by_side(features):
-            parameters = list(self.parameters())
-            sides = train_side_by_side(first, second, (features,), (parameters, parameters))
-        elif torch.is_grad_enabled():
-            return self._read(mask, kept, features)[0]
+        if trains:
+            own = list(self.parameters())
+            sides: Sequence[tuple[Tensor, ...]] = train_side_by_side(first, second, (features,), (own, own))
         else:
             sides = side_by_side(lambda: first(features), lambda: second(features))
         return torch.cat([sides[0][0], sides[1][0]])[torch.cat(halves).argsort()]
 
-    def _read(
-        self, mask: Tensor, kept: Tensor | None, features: Tensor, rows: Tensor | None = None
-    ) -> tuple[Tensor]:
+    def _read(self, mask: Tensor, kept: Tensor | None, features: Tensor, rows: Tensor | None = None) -> tuple[Tensor]:
         """All layers, over some rows of the features or all; the mask and what dropout keeps are those rows'."""
         features = features if rows is None else features[rows]
         packing = pack(mask)

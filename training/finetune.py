@@ -1,13 +1,13 @@
-"""Trains a task model on top of ELMo, with the paper's models: sentiment, entailment, tagging, multiple choice.
+"""Trains a task model on top of ELMo, with the paper's models: sentiment, entailment, tagging, roles and more.
 
     python training/finetune.py --task ner --model_name_or_path my-elmo --train_file eng.train \
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/ner
     python training/finetune.py --task ner --elmo_placement none --train_file … --output_dir runs/baseline
     python training/finetune.py --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
-Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending).
-Each has a recipe of its name in training/recipes; another YAML file may be the first argument. Settings on the command
-line win, and include everything of transformers' TrainingArguments.
+Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
+srl (semantic roles). Each has a recipe of its name in training/recipes; another YAML file may be the first argument.
+Settings on the command line win, and include everything of transformers' TrainingArguments.
 """
 
 import argparse
@@ -48,12 +48,14 @@ from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
 from processes import keep_to_the_end, run_script
 from settings import SettingsError, TaskSettings, parse_with_recipe
+from srl import SemanticRoles
 from task_data import TaskDataError, sample_fraction
 from tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 from modeling_elmo import (
     ElmoConfig,
     ElmoForMultipleChoice,
+    ElmoForSemanticRoleLabeling,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoTokenizer,
@@ -69,6 +71,7 @@ TASKS: dict[str, Task] = {
         TagOfWord("ner", ElmoForTokenClassification, metric="f1"),
         TagOfWord("pos", ElmoForTokenClassification),
         RightEnding("choice", ElmoForMultipleChoice),
+        SemanticRoles("srl", ElmoForSemanticRoleLabeling, metric="f1"),
     )
 }
 MIX_FILE = "mix_weights.json"
@@ -329,8 +332,11 @@ class Run:
             found = self.trainer.predict(examples, metric_key_prefix=prefix)
             self.trainer.save_metrics(prefix, found.metrics)
             if self.trainer.is_world_process_zero():
-                name = f"{'' if part == 'validation' else f'{part}_'}{self.task.predictions_file}"
-                self._write_predictions(self.folder / name, examples, found.predictions)
+                beginning = "" if part == "validation" else f"{part}_"
+                path = self.folder / f"{beginning}{self.task.predictions_file}"
+                self._write_predictions(path, examples, found.predictions)
+                for name, text in self.task.reports(examples, self.labels, found.predictions).items():
+                    (self.folder / f"{beginning}{name}").write_text(text, encoding="utf-8")
         results = json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
         if self.trainer.is_world_process_zero():
             if weights := self.model.mix_weights():
