@@ -51,6 +51,10 @@ def write_task(task: str, folder: Path) -> Path:
         rows = [("a dog runs", "an animal runs", "entailment"), ("a dog runs", "no dog runs", "contradiction")] * 6
         keys = ("sentence1", "sentence2", "gold_label")
         path.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows))
+    elif task == "srl":
+        path = folder / "data.conll"
+        rows = [f"a\t-\t(A0*\n{noun}\t-\t*)\nruns\trun\t(V*)\n.\t-\t*\n" for noun in ("dog", "animal", "sun")]
+        path.write_text("\n".join(rows) * 4)
     else:
         path = folder / "data.jsonl"
         rows = [{"context": "the sun", "choices": ["shines", "barks"], "label": 0}]
@@ -99,13 +103,13 @@ def losses(folder: Path) -> list[float]:
 def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, tmp_path):
     data = write_task(task, tmp_path)
     more = ["--test_file", data, "--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 12]
-    more += ["--per_device_train_batch_size", 2]
+    more += ["--per_device_train_batch_size", 2, "--elmo_placement", "both"]
     results = run(task, data, tmp_path / "out", *more)
-    metric = "eval_f1" if task == "ner" else "eval_accuracy"
+    predictions, metric = finetune.TASKS[task].predictions_file, f"eval_{finetune.TASKS[task].metric}"
     assert results[metric] > 0.6
     assert results[metric.replace("eval", "test")] == results[metric]
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"model.safetensors", "config.json", "vocab.txt", "predictions.tsv", "test_predictions.tsv"} <= written
+    assert {"model.safetensors", "config.json", "vocab.txt", predictions, f"test_{predictions}"} <= written
     assert {"mix_weights.json", "mix_weights.png", "all_results.json"} <= written
     assert not any(name.endswith((".bin", ".pt", ".pth")) for name in written)
     card = (tmp_path / "out" / "README.md").read_text()

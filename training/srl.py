@@ -92,9 +92,7 @@ def _find_frame_column(sentences: Sequence[Lines]) -> int:
 def _row_of(lines: Lines, frame_column: int, path: Path) -> dict[str, Any]:
     number, columns = lines[0]
     if len(columns) < frame_column:
-        raise TaskDataError(
-            f"{path}, line {number}: {len(columns)} columns, but frames are looked for in {frame_column}"
-        )
+        raise TaskDataError(f"{path}, line {number}: no column {frame_column} for frames: there are {len(columns)}")
     predicates = [word for word, (_, columns) in enumerate(lines) if columns[frame_column - 1] not in NO_FRAME]
     if len(columns) - frame_column != len(predicates):
         raise TaskDataError(
@@ -123,9 +121,7 @@ def labels_of_cells(cells: Sequence[str], places: Sequence[str]) -> list[str]:
             raise TaskDataError(f"{place}: {cell!r} marks no role: expected (ROLE*, *, *) or (ROLE*)")
         role, closes = parts.groups()
         if role and inside:
-            raise TaskDataError(
-                f"{place}: {cell!r} begins inside of {inside}: the roles of a predicate may not overlap"
-            )
+            raise TaskDataError(f"{place}: {cell!r} begins inside of {inside}: a predicate's roles may not overlap")
         if closes and not role and not inside:
             raise TaskDataError(f"{place}: unbalanced brackets: {cell!r} closes nothing")
         labels.append(f"B-{role}" if role else f"I-{inside}" if inside else "O")
