@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 import torch
 from datasets import Dataset
-from examples import Examples
+from examples import Examples, WordSequence
 from settings import SettingsError, TaskSettings
-from task_data import TaskDataError, dataset_of, lines_of, split_columns
+from task_data import TaskDataError, dataset_of, read_lines, split_columns
 from tasks import Task, word_labels
 from torch import Tensor
 
@@ -61,7 +61,7 @@ def read_propositions(path: str | Path, frame_column: int | None = None) -> Data
 
 def _sentences(path: Path) -> Iterator[Lines]:
     lines: Lines = []
-    for number, line in itertools.chain(lines_of(path), [(0, "")]):  # a blank line ends the last sentence too
+    for number, line in itertools.chain(read_lines(path), [(0, "")]):  # a blank line ends the last sentence too
         if not line.strip():
             if lines:
                 yield lines
@@ -225,15 +225,16 @@ class SemanticRoles(Task):
     def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
         number_of = {label: number for number, label in enumerate(labels)}
         sentences = rows.to_list()
-        examples = RoleExamples([], [], sentences=sentences)
+        sequences: list[WordSequence] = []
+        found: list[tuple[int, list[int]]] = []
         for sentence in sentences:
             for predicate, roles in zip(sentence["predicates"], sentence["roles"], strict=True):
-                examples.sequences.append((sentence["words"],))
+                sequences.append((sentence["words"],))
                 # A role that the training data lacks cannot be predicted: it is missed, and has no loss.
-                examples.labels.append((predicate, [number_of.get(label, IGNORED) for label in roles]))
-        if not examples.labels:
+                found.append((predicate, [number_of.get(label, IGNORED) for label in roles]))
+        if not found:
             raise TaskDataError("there are no examples: no sentence has a predicate")
-        return examples
+        return RoleExamples(sequences, found, sentences=sentences)
 
     def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         predicates, roles = zip(*labels, strict=True)

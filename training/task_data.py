@@ -167,7 +167,7 @@ def _kind_of(task: str, path: Path) -> str:
         raise TaskDataError(f"{path}: a CoNLL-U file has the tags of pos, not examples of {task}")
     if kind is not None and not (kind == "tsv" and task in ("ner", "pos")):  # there it is a word and its tag a line
         return kind
-    number, first = next(((number, text) for number, text in lines_of(path) if text.strip()), (1, ""))
+    number, first = next(((number, text) for number, text in read_lines(path) if text.strip()), (1, ""))
     if task in ("ner", "pos"):
         return "conllu" if task == "pos" and _CONLLU_FIRST_LINE.match(first) else "columns"
     if task == "sst" and first.startswith("("):
@@ -182,7 +182,7 @@ def _kind_of(task: str, path: Path) -> str:
     return "tsv"
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines without what ends them, by number. Only line feeds separate: words may hold Unicode's other separators."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -298,7 +298,7 @@ def _read_columns(path: Path, column: int, conllu: bool) -> Iterator[tuple[Row, 
     tags: list[str] = []
     numbers: list[int] = []
     width = 0
-    for number, line in itertools.chain(lines_of(path), [(0, "")]):  # a blank line ends the last sentence too
+    for number, line in itertools.chain(read_lines(path), [(0, "")]):  # a blank line ends the last sentence too
         if not line.strip():
             if words:
                 yield {"words": words, "tags": tags}, numbers
@@ -323,7 +323,7 @@ def _read_columns(path: Path, column: int, conllu: bool) -> Iterator[tuple[Row, 
 def _read_trees(path: Path, phrases: bool) -> Iterator[Row]:
     """Of each line's tree the whole sentence, or every phrase that was not met before."""
     met: set[tuple[str, ...]] = set()
-    for number, line in lines_of(path):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         found = _parse_tree(line, f"{path}, line {number}")
@@ -475,11 +475,11 @@ def _records_of(task: str, dataset: datasets.Dataset, source: str) -> Iterator[R
 
 def _json_records(path: Path) -> Iterator[Record]:
     """An object a line, or one list of objects."""
-    for number, line in lines_of(path):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         if number == 1 and line.startswith("["):
-            for index, record in enumerate(_parse_json("\n".join(text for _, text in lines_of(path)), str(path))):
+            for index, record in enumerate(_parse_json("\n".join(text for _, text in read_lines(path)), str(path))):
                 yield _object(record, f"{path}, item {index}")
             return
         yield _object(_parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
@@ -513,7 +513,7 @@ def _delimited_records(path: Path, kind: str) -> Iterator[Record]:
 
 
 def _split_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((f"{text}\n" for _, text in lines_of(path)), strict=True)
+    reader = csv.reader((f"{text}\n" for _, text in read_lines(path)), strict=True)
     try:
         for fields in reader:
             yield reader.line_num, fields
@@ -525,6 +525,6 @@ def _split_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Fields between tabs. Most such files quote nothing, so that a quotation mark is one; only a field whose marks
     are all doubled inside a pair of them is taken as quoted.
     """
-    for number, line in lines_of(path):
+    for number, line in read_lines(path):
         fields = line.split("\t")
         yield number, [field[1:-1].replace('""', '"') if _QUOTED.fullmatch(field) else field for field in fields]
