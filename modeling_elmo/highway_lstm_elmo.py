@@ -122,7 +122,7 @@ def _before(packed: Tensor, batch_sizes: Sequence[int]) -> Tensor:
     """Of each packed word (N, H) what the word before it has, zero for first words."""
     steps = packed.split(list(batch_sizes))
     found = [before[:size] for before, size in zip(steps, batch_sizes[1:], strict=False)]
-    return torch.cat([torch.zeros_like(step) for step in steps[:1]] + found) if found else torch.zeros_like(packed)
+    return torch.cat([torch.zeros_like(steps[0]), *found]) if steps else packed
 
 
 class OrthogonalLinear(nn.Linear):

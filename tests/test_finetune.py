@@ -54,7 +54,7 @@ def write_task(task: str, folder: Path) -> Path:
     elif task == "srl":
         path = folder / "data.conll"
         rows = [f"a\t-\t(A0*\n{noun}\t-\t*)\nruns\trun\t(V*)\n.\t-\t*\n" for noun in ("dog", "animal", "sun")]
-        path.write_text("\n".join(rows) * 4)
+        path.write_text(("\n".join(rows) + "\n") * 4)
     else:
         path = folder / "data.jsonl"
         rows = [{"context": "the sun", "choices": ["shines", "barks"], "label": 0}]
