@@ -1090,11 +1090,7 @@ class ElmoForTokenClassification(ElmoTaskModel):
             if self.crf is not None:
                 loss = self.crf.loss(emissions, mask, wanted, IGNORED) / max(len(labels), 1)
             else:
-                count = (wanted != IGNORED).sum().clamp(min=1)
-                loss = F.cross_entropy(
-                    emissions.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
-                )
-                loss = loss / count
+                loss = _word_loss(emissions, wanted)
             loss = loss + self._penalty()
         if self.training:
             return ElmoTokenClassifierOutput(loss=loss, logits=_put(emissions, position, mask, shape, 0.0))
@@ -1222,8 +1218,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         if labels is not None:
             _check_labels(labels, self.config.num_labels)
             wanted = labels.gather(1, position).masked_fill(~text.mask, IGNORED)
-            loss = F.nll_loss(log_p.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum")
-            loss = loss / (wanted != IGNORED).sum().clamp(min=1) + self._penalty()
+            loss = _word_loss(log_p, wanted) + self._penalty()
         output = ElmoSemanticRoleLabelerOutput(loss=loss, logits=_put(log_p, position, text.mask, shape, 0.0))
         if not self.training:
             names = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
@@ -1250,7 +1245,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         several = [predicate_index] if isinstance(predicate_index, int) else list(predicate_index)
         for index in several:
             if not 0 <= index < len(words):
-                raise ValueError(f"`predicate_index` must be from 0 to {len(words) - 1}, got {index}")
+                raise ValueError(f"`predicate_index` must be a place among {len(words)} words, from 0, got {index}")
         if not several:
             return []
         was_training = self.training
@@ -1301,6 +1296,12 @@ def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: 
     whole = rows.new_full((*shape, rows.shape[-1]), fill)
     index = position[..., None].expand_as(rows)
     return whole.scatter(1, index, torch.where(mask[..., None], rows, rows.new_full((), fill)))
+
+
+def _word_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """-log p of the words' labels (B, T') by their scores (B, T', K), the mean over those that have one."""
+    loss = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return loss / (labels != IGNORED).sum().clamp(min=1)
 
 
 def _check_labels(labels: Tensor, count: int) -> None:

@@ -223,7 +223,7 @@ def test_a_missing_predicate_and_a_sentence_without_words_are_refused(model):
     del inputs["predicate_index"]
     with pytest.raises(ValueError, match="one position for each of 1 rows, got none"):
         model(**inputs)
-    with pytest.raises(ValueError, match="`predicate_index` must be from 0 to 8, got 9"):
+    with pytest.raises(ValueError, match="`predicate_index` must be a place among 9 words, from 0, got 9"):
         model.label(WORDS, [2, 9], ElmoTokenizer())
 
 
