@@ -182,6 +182,16 @@ def test_the_loss_is_the_mean_cross_entropy_and_logits_are_log_probabilities(mod
     assert output.predictions[1].tolist()[4:] == [IGNORED] * 7
 
 
+def test_autocast_trains_on_about_the_same_loss(model):
+    inputs = encode(ElmoTokenizer(), [WORDS, WORDS[:3]], [6, 2])
+    labels = torch.where(inputs["attention_mask"].bool(), 1, IGNORED)
+    expected = model(**inputs, labels=labels).loss.item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(**inputs, labels=labels).loss.item() == pytest.approx(expected, rel=0.02)
+        model.train()(**inputs, labels=labels).loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.encoder.parameters())
+
+
 def test_the_predicate_changes_the_roles(model):
     inputs = encode(ElmoTokenizer(), [WORDS, WORDS], [5, 6])
     logits = model(**inputs).logits
