@@ -72,6 +72,7 @@ PIPELINE_TAGS = {
     "ElmoForSequenceClassification": "text-classification",
     "ElmoForTokenClassification": "token-classification",
     "ElmoForMultipleChoice": "multiple-choice",
+    "ElmoForQuestionAnswering": "question-answering",
 }
 RESULTS_FILE, MIX_FILE, STATE_FILE, CARD_FILE = (
     "all_results.json",
@@ -221,6 +222,7 @@ WHAT_IT_IS = {
     "ElmoForSequenceClassification": "A classifier of {texts} on ELMo vectors.",
     "ElmoForTokenClassification": "A tagger of words on ELMo vectors.",
     "ElmoForMultipleChoice": "A model that chooses the right ending of a text, on ELMo vectors.",
+    "ElmoForQuestionAnswering": "A model that finds the answer to a question in a text, on ELMo vectors.",
 }
 
 LOADING = """\
@@ -260,6 +262,10 @@ inputs = tokenizer([text] * len(endings), endings, padding=True, return_tensors=
 with torch.no_grad():
     logits = model(**{key: value[None] for key, value in inputs.items()}).logits
 print(endings[int(logits.argmax())])
+""",
+    "ElmoForQuestionAnswering": """\
+found = model.answer("Who lends money?", "The bank by the river lends money.", tokenizer)
+print(found.answer, found.score, found.start, found.end)
 """,
 }
 
@@ -440,7 +446,8 @@ def model_facts(model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer) -> str:
             rows.append(("size of the word vectors beside ELMo", f"{config.word_vector_dim:,}"))
     if isinstance(model, modeling_elmo.ElmoForTokenClassification):
         rows.append(("output", "CRF" if config.use_crf else "softmax for each word"))
-    if is_task(model) and not isinstance(model, modeling_elmo.ElmoForMultipleChoice):
+    without_labels = (modeling_elmo.ElmoForMultipleChoice, modeling_elmo.ElmoForQuestionAnswering)
+    if is_task(model) and not isinstance(model, without_labels):
         labels = [str(config.id2label[index]) for index in range(config.num_labels)]
         rows.append(("labels", ", ".join(labels) if len(labels) <= 40 else f"{len(labels)}"))
     if len(tokenizer) > len(tokenizer.all_special_tokens):
@@ -572,7 +579,7 @@ PROBES = (
 def probe(model: Any, tokenizer: Any, first: Any, second: Any) -> dict[str, Any]:
     """What a model makes of some sentences: every tensor that goes in and comes out, by name."""
     name = type(model).__name__
-    needs_pairs = name == "ElmoForMultipleChoice" or (
+    needs_pairs = name in ("ElmoForMultipleChoice", "ElmoForQuestionAnswering") or (
         name == "ElmoForSequenceClassification" and model.config.sequence_encoder == "esim"
     )
     # Weights that are read from a file lie where its header ends. Sums depend on such places in their last bit, so all

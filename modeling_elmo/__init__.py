@@ -1,10 +1,13 @@
 """ELMo for today's stack: contextual word vectors from a bidirectional LSTM language model."""
 
+from pathlib import Path
+
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMultipleChoice,
     AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -13,8 +16,10 @@ from transformers import (
 from .configuration_elmo import ElmoConfig
 from .embedding import ElmoEmbedder
 from .modeling_elmo import (
+    ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
     ElmoForPreTraining,
+    ElmoForQuestionAnswering,
     ElmoForSemanticRoleLabeling,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
@@ -27,6 +32,9 @@ from .tokenization_elmo import ElmoTokenizer
 
 __version__ = "0.1.0"
 
+# The folder of elmo-mini, a small English model that comes with the package.
+MINI = str(Path(__file__).parent / "elmo-mini")
+
 # Folders of this package load through the auto classes without `trust_remote_code` once it is imported.
 AutoConfig.register("elmo", ElmoConfig, exist_ok=True)
 AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
@@ -35,12 +43,16 @@ AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining, exist_ok=True)
 AutoModelForSequenceClassification.register(ElmoConfig, ElmoForSequenceClassification, exist_ok=True)
 AutoModelForTokenClassification.register(ElmoConfig, ElmoForTokenClassification, exist_ok=True)
 AutoModelForMultipleChoice.register(ElmoConfig, ElmoForMultipleChoice, exist_ok=True)
+AutoModelForQuestionAnswering.register(ElmoConfig, ElmoForQuestionAnswering, exist_ok=True)
 
 __all__ = [
+    "MINI",
     "ElmoConfig",
     "ElmoEmbedder",
+    "ElmoForCoreferenceResolution",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
+    "ElmoForQuestionAnswering",
     "ElmoForSemanticRoleLabeling",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",

@@ -22,6 +22,7 @@ AUTO_MAP = {
     "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
     "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
     "AutoModelForMultipleChoice": "modeling_elmo.ElmoForMultipleChoice",
+    "AutoModelForQuestionAnswering": "modeling_elmo.ElmoForQuestionAnswering",
 }
 
 # What transformers itself passes to, or writes into, a config beside the declared fields.
@@ -49,6 +50,10 @@ _POSITIVE_FIELDS = (
     "projection_dim",
     "cell_dim",
     "num_hidden_layers",
+    "max_answer_words",
+    "max_context_words",
+    "max_span_width",
+    "max_antecedents",
 )
 
 
@@ -124,17 +129,34 @@ class ElmoConfig(PreTrainedConfig):
         sequence_encoder (`"bcn"` or `"esim"`, *optional*, defaults to `"bcn"`):
             Of sequence classification: the biattentive classification network for one text, or ESIM for pairs.
         head_dim (`int`, *optional*):
-            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging 200).
+            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging and coreference
+            200, question answering 90, of GRUs).
         head_layers (`int`, *optional*):
-            Of tagging and semantic roles: LSTM layers; by default the papers' (2 and 8).
+            Of tagging, coreference and semantic roles: LSTM layers; by default 2, of semantic roles the paper's 8.
         head_dropout (`float`, *optional*, defaults to 0.5):
             Of task models: dropout on everything but ELMo vectors.
         head_char_filters (`int`, *optional*, defaults to 128):
-            Of tagging: filters of the character CNN that is learned with the task; 0 for none.
+            Of tagging, question answering and coreference: filters of the character CNN that is learned with the
+            task; 0 for none.
         use_crf (`bool`, *optional*, defaults to `True`):
             Of tagging: whether labels depend on each other, or each word has a softmax of its own.
         tag_scheme (`"BIO"`, `"BIOES"` or `"IOB1"`, *optional*):
             Of tagging: the scheme of the labels, which decoding keeps to; by default there is none.
+        max_answer_words (`int`, *optional*, defaults to 17):
+            Of question answering: words of the longest answer that is given.
+        max_context_words (`int`, *optional*, defaults to 400):
+            Of question answering: words of a context that are read at once; a longer one is read in windows.
+        context_overlap (`int`, *optional*, defaults to 100):
+            Of question answering: words that a window shares with the one before it.
+        max_span_width (`int`, *optional*, defaults to 10):
+            Of coreference: the most words of a mention.
+        spans_per_word (`float`, *optional*, defaults to 0.4):
+            Of coreference: how many spans, those likeliest to be mentions, are compared for each word of a document.
+        max_antecedents (`int`, *optional*, defaults to 50):
+            Of coreference: how many spans before it, those likeliest by a quick score, a span is compared with.
+        predict_singletons (`bool`, *optional*, defaults to `False`):
+            Of coreference: whether a thing that is mentioned once is a cluster too, as in LitBank, or whether, as in
+            the paper and in OntoNotes, only things that are mentioned again are found.
         pad_token_id, bos_token_id, eos_token_id, unk_token_id (`int`, *optional*, defaults to 0, 1, 2, 3):
             Ids of the special words in the word vocabulary.
     """
@@ -177,6 +199,13 @@ class ElmoConfig(PreTrainedConfig):
     head_char_filters: int = 128
     use_crf: bool = True
     tag_scheme: Literal["BIO", "BIOES", "IOB1"] | None = None
+    max_answer_words: int = 17
+    max_context_words: int = 400
+    context_overlap: int = 100
+    max_span_width: int = 10
+    spans_per_word: float | int = 0.4
+    max_antecedents: int = 50
+    predict_singletons: bool = False
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
     eos_token_id: int | None = 2
@@ -229,6 +258,13 @@ class ElmoConfig(PreTrainedConfig):
         for name in ("dropout", "elmo_dropout", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}")
+        if not 0 <= self.context_overlap < self.max_context_words:
+            raise ValueError(
+                f"`context_overlap` must be at least 0 and below max_context_words={self.max_context_words}, got "
+                f"{self.context_overlap}"
+            )
+        if not self.spans_per_word > 0:
+            raise ValueError(f"`spans_per_word` must be above 0, got {self.spans_per_word}")
         if self.mix_l2 < 0:
             raise ValueError(f"`mix_l2` must not be negative, got {self.mix_l2}")
         if self.mix != "scalar" and (self.mix_layer_norm or self.mix_l2):

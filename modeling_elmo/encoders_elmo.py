@@ -74,12 +74,14 @@ class TaskLstmLayer(nn.Module):
 class WordLstm(nn.Module):
     """LSTMs in both directions over the real words: (B, T, D) -> (B, T, 2H), with dropout between layers."""
 
+    layer: type[nn.Module] = TaskLstmLayer  # of one direction: inputs, units -> packed words to packed outputs
+
     def __init__(self, inputs: int, units: int, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         self.size = 2 * units
         sizes = [inputs] + [self.size] * (layers - 1)
-        self.forward_layers = nn.ModuleList(TaskLstmLayer(size, units) for size in sizes)
-        self.backward_layers = nn.ModuleList(TaskLstmLayer(size, units) for size in sizes)
+        self.forward_layers = nn.ModuleList(self.layer(size, units) for size in sizes)
+        self.backward_layers = nn.ModuleList(self.layer(size, units) for size in sizes)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
@@ -214,10 +216,10 @@ class Esim(nn.Module):
     def forward(self, first: Words, second: Words) -> Tensor:
         """-> (B, outputs)"""
         # Both texts go through the LSTMs as one batch, which takes half the steps.
-        mask = _together(first.mask[..., None], second.mask[..., None])[..., 0]  # (2B, max(T, S))
-        encoded = self.encoder(_together(first.features, second.features), mask)
+        mask = together(first.mask[..., None], second.mask[..., None])[..., 0]  # (2B, max(T, S))
+        encoded = self.encoder(together(first.features, second.features), mask)
         if first.elmo is not None and second.elmo is not None:
-            encoded = torch.cat([encoded, _together(first.elmo, second.elmo)], dim=-1)
+            encoded = torch.cat([encoded, together(first.elmo, second.elmo)], dim=-1)
         (one, two), (mask_one, mask_two) = encoded.chunk(2), mask.chunk(2)
         scores = one @ two.transpose(1, 2)
         aligned = torch.cat([attend(scores, mask_two) @ two, attend(scores.transpose(1, 2), mask_one) @ one])
@@ -228,10 +230,10 @@ class Esim(nn.Module):
         return self.output(self.dropout(torch.tanh(self.hidden(self.dropout(features)))))
 
 
-def _together(first: Tensor, second: Tensor) -> Tensor:
+def together(first: Tensor, second: Tensor) -> Tensor:
     """Two texts (B, T, D) and (B, S, D) as one batch (2B, max(T, S), D), the shorter filled up."""
     words = max(first.shape[1], second.shape[1])
     return torch.cat([F.pad(text, (0, 0, 0, words - text.shape[1])) for text in (first, second)])
 
 
-__all__ = ["BiattentiveNetwork", "CharacterCnn", "Esim", "TaskConv", "WordLstm", "Words"]
+__all__ = ["BiattentiveNetwork", "CharacterCnn", "Esim", "TaskConv", "WordDropout", "WordLstm", "Words"]

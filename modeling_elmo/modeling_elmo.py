@@ -32,7 +32,15 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .crf_elmo import LinearChainCrf, Scores, allowed_labels, best_labels, log_marginals, without_transitions
+from .crf_elmo import (
+    IMPOSSIBLE,
+    LinearChainCrf,
+    Scores,
+    allowed_labels,
+    best_labels,
+    log_marginals,
+    without_transitions,
+)
 from .encoders_elmo import BiattentiveNetwork, CharacterCnn, Esim, TaskConv, WordLstm, Words
 from .highway_lstm_elmo import HighwayLstm, OrthogonalLinear
 from .layers_elmo import (
@@ -46,6 +54,7 @@ from .layers_elmo import (
     distinct_rows,
     pack,
 )
+from .reading_elmo import ParagraphReader, Similarity, best_spans, windows_of
 from .recurrence_elmo import (
     PairedLayer,
     States,
@@ -57,6 +66,7 @@ from .recurrence_elmo import (
     trains_side_by_side,
 )
 from .softmax_elmo import ElmoSoftmax, Negatives, draw_negatives
+from .spans_elmo import DocumentWords, Ranking, SpanRanking, clusters_of, coreference_loss
 from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, ElmoTokenizer, Markers
 
 # Initial bias of a highway layer's gate.
@@ -65,13 +75,20 @@ CARRY_BIAS = -2.0
 IGNORED = -100
 # `<pad>`, `<S>`, `</S>` and `<UNK>`.
 NUM_SPECIAL_WORDS = 4
-# Of a tagger's own character CNN (Peters et al., 2017).
+# Of a task's own character CNN (Peters et al., 2017).
 TASK_CHARACTER_DIM, TASK_FILTER_WIDTH = 16, 3
-# Units and layers of the task models' LSTMs, as in the papers.
-CLASSIFIER_DIM, TAGGER_DIM, TAGGER_LAYERS = 300, 200, 2
-SRL_DIM, SRL_LAYERS = 300, 8
+# Of a reader's (Clark and Gardner, 2018).
+READER_CHARACTER_DIM, READER_FILTER_WIDTH = 20, 5
+# Units of the task models' LSTMs, as in the papers; of the reader's GRUs. Layers of the LSTMs.
+CLASSIFIER_DIM, TAGGER_DIM, READER_DIM, SRL_DIM = 300, 200, 90, 300
+TAGGER_LAYERS, SRL_LAYERS = 2, 8
 # Size of what marks a sentence's predicate (He et al., 2017).
 PREDICATE_DIM = 100
+# Windows of a context that are read at once.
+WINDOWS_AT_ONCE = 16
+# Of coreference: dropout behind the LSTMs as a part of that on words, 0.2 of 0.5 in the paper; tokens of sentences of
+# like length, padding included, that are read at once.
+INNER_DROPOUT, TOKENS_AT_ONCE = 0.4, 4096
 
 
 @dataclass
@@ -143,6 +160,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
         elif isinstance(module, LinearChainCrf):
             for parameter in module.parameters():
                 init.zeros_(parameter)
+        elif isinstance(module, Similarity):
+            init.copy_(module.product, module.initial_product())
         elif isinstance(module, nn.Conv1d):
             if self.config.char_activation == "relu" and not isinstance(module, TaskConv):
                 init.uniform_(module.weight, -0.05, 0.05)
@@ -630,38 +649,42 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             return None
         return draw_negatives(vocab_size, count, generator, self.softmax.weight.device)
 
-    @torch.no_grad()
     def score(
         self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, batch_size: int = 32
     ) -> list[SentenceScore]:
-        """What the language models make of sentences, each a text or its words. A word outside the vocabulary counts
-        as `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
+        """What the language models make of sentences, each a text or its words, and each by itself. A word outside the
+        vocabulary counts as `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
         """
-        scores: list[SentenceScore] = []
+        batches = (sentences[start : start + batch_size] for start in range(0, len(sentences), batch_size))
+        return [score for batch in batches for score in self.score_batch(batch, tokenizer)[0]]
+
+    @torch.no_grad()
+    def score_batch(
+        self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, states: States | None = None
+    ) -> tuple[list[SentenceScore], States]:
+        """The same for one batch, beginning from given states, and the states after it."""
         was_training = self.training
         self.eval()
         try:
-            for start in range(0, len(sentences), batch_size):
-                words = [
-                    tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence)
-                    for sentence in sentences[start : start + batch_size]
-                ]
-                inputs = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
-                top = self.elmo(**inputs, output_hidden_states=True, keep_sentence_markers=True).hidden_states[-1]
-                forward, backward = top.chunk(2, dim=-1)
-                for row, sentence in enumerate(words):
-                    place = inputs["attention_mask"][row].nonzero().squeeze(1)
-                    ids = inputs["input_ids"][row, place]
-                    scores.append(
-                        SentenceScore(
-                            self.softmax.log_probabilities(forward[row, place[:-1]], ids[1:]).cpu(),
-                            self.softmax.log_probabilities(backward[row, place[1:]], ids[:-1]).cpu(),
-                        )
-                    )
-                    assert len(ids) == len(sentence) + 2
+            words = [
+                tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences
+            ]
+            inputs = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
+            output = self.elmo(
+                **inputs, states=states, use_cache=True, output_hidden_states=True, keep_sentence_markers=True
+            )
+            forward, backward = output.hidden_states[-1].chunk(2, dim=-1)
+            # One product with the softmax for all words of the batch.
+            mask = inputs["attention_mask"].bool()
+            both = mask[:, 1:] & mask[:, :-1]
+            ids = inputs["input_ids"]
+            left = self.softmax.log_probabilities(forward[:, :-1][both], ids[:, 1:][both]).cpu()
+            right = self.softmax.log_probabilities(backward[:, 1:][both], ids[:, :-1][both]).cpu()
         finally:
             self.train(was_training)
-        return scores
+        lengths = [len(sentence) + 1 for sentence in words]
+        scores = [SentenceScore(*pair) for pair in zip(left.split(lengths), right.split(lengths), strict=True)]
+        return scores, output.states
 
     @torch.no_grad()
     def substitutes(
@@ -710,7 +733,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         self.input_mix = self._make_mix() if placement in ("input", "both") else None
         self.output_mix = self._make_mix() if placement in ("output", "both") else None
         self.elmo_dropout = nn.Dropout(config.elmo_dropout)
-        self.dropout = nn.Dropout(config.head_dropout)
+        self.dropout: nn.Module = nn.Dropout(config.head_dropout)
         self.word_embeddings = None
         if config.word_vector_dim:
             self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
@@ -1019,6 +1042,26 @@ class ElmoForMultipleChoice(ElmoSequenceEncoder):
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
 
 
+class ElmoWordEncoder(ElmoTaskModel):
+    """Words, and their characters, through LSTMs: what tagging and coreference share."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.char_cnn = None
+        if config.head_char_filters:
+            self.char_cnn = CharacterCnn(
+                config.char_vocab_size, TASK_CHARACTER_DIM, config.head_char_filters, TASK_FILTER_WIDTH
+            )
+        units, layers = config.head_dim or TAGGER_DIM, config.head_layers or TAGGER_LAYERS
+        self.encoder = WordLstm(self.input_size, units, layers, config.head_dropout)
+
+    def _own_features(self) -> int:
+        return self.config.head_char_filters
+
+    def _features(self, char_ids: Tensor) -> list[Tensor]:
+        return [] if self.char_cnn is None else [self.dropout(self.char_cnn(char_ids))]
+
+
 @dataclass
 class ElmoTokenClassifierOutput(ModelOutput):
     r"""
@@ -1038,27 +1081,14 @@ class ElmoTokenClassifierOutput(ModelOutput):
     predictions: Tensor | None = None
 
 
-class ElmoForTokenClassification(ElmoTaskModel):
+class ElmoForTokenClassification(ElmoWordEncoder):
     """A label for each word: LSTMs over words and characters, and a CRF (Peters et al., 2017, 2018)."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        self.char_cnn = None
-        if config.head_char_filters:
-            self.char_cnn = CharacterCnn(
-                config.char_vocab_size, TASK_CHARACTER_DIM, config.head_char_filters, TASK_FILTER_WIDTH
-            )
-        units, layers = config.head_dim or TAGGER_DIM, config.head_layers or TAGGER_LAYERS
-        self.encoder = WordLstm(self.input_size, units, layers, config.head_dropout)
         self.classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
         self.crf = LinearChainCrf(config.num_labels) if config.use_crf else None
         self.post_init()
-
-    def _own_features(self) -> int:
-        return self.config.head_char_filters
-
-    def _features(self, char_ids: Tensor) -> list[Tensor]:
-        return [] if self.char_cnn is None else [self.dropout(self.char_cnn(char_ids))]
 
     @can_return_tuple
     def forward(
@@ -1179,7 +1209,8 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         self.predicate_embeddings = nn.Embedding(2, PREDICATE_DIM)
         units, layers = config.head_dim or SRL_DIM, config.head_layers or SRL_LAYERS
         self.encoder = HighwayLstm(self.input_size + PREDICATE_DIM, units, layers, config.head_dropout)
-        self.classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
+        # Not of the tagger's name: its sizes are others, and folders load through every auto class.
+        self.role_classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -1211,7 +1242,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)
         if text.elmo is not None:
             encoded = torch.cat([encoded, text.elmo], dim=-1)
-        log_p = self.classifier(encoded).float().log_softmax(-1)
+        log_p = self.role_classifier(encoded).float().log_softmax(-1)
         assert char_ids is not None
         shape = char_ids.shape[:2]
         loss = None
@@ -1291,6 +1322,164 @@ def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
     return spans
 
 
+@dataclass
+class ElmoQuestionAnsweringOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForQuestionAnswering`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with positions):
+            The mean of -log p of the answers' first and of their last words.
+        start_logits, end_logits (`torch.FloatTensor` of shape `(B, T)`):
+            Scores of the context's words as an answer's first and last; -1e4 everywhere else.
+        predictions (`torch.FloatTensor` of shape `(B, 3)`, *optional*, in eval mode):
+            Positions of the first and the last word of the best answer of at most `config.max_answer_words` words,
+            and the sum of their logits, which windows of one context are compared by; -100 without a context.
+    """
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class Answer(NamedTuple):
+    """An answer's text, p(first word) p(last word), and its first character in the context and one past its last."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class ElmoForQuestionAnswering(ElmoTaskModel):
+    """The answer to a question as words of a context: attention between them and within (Clark and Gardner, 2018).
+
+    The question is the first text of a pair and the context the second. A context of many sentences is one sequence
+    to the biLM.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Identity()  # the reader's is one of whole texts, in which words have their places
+        # Not of the tagger's name: its sizes are others, and folders load through every auto class.
+        self.reader_cnn = None
+        if config.head_char_filters:
+            self.reader_cnn = CharacterCnn(
+                config.char_vocab_size, READER_CHARACTER_DIM, config.head_char_filters, READER_FILTER_WIDTH
+            )
+        units = config.head_dim or READER_DIM
+        self.reader = ParagraphReader(self.input_size, self.elmo_size, units, config.head_dropout)
+        self.post_init()
+
+    def _own_features(self) -> int:
+        return self.config.head_char_filters
+
+    def _features(self, char_ids: Tensor) -> list[Tensor]:
+        return [] if self.reader_cnn is None else [self.reader_cnn(char_ids)]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoQuestionAnsweringOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of pairs of a question and a context.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these pairs.
+            start_positions, end_positions (`(B,)`, *optional*):
+                Positions of the answer's first and last word in the row, of words of the context; -100 where the row
+                has no answer to learn from.
+        """
+        if token_type_ids is None:
+            raise ValueError(
+                "ElmoForQuestionAnswering reads pairs: tokenizer(question, context), with their `token_type_ids`"
+            )
+        (question, context), (_, position) = self._read(
+            input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=2
+        )
+        starts, ends = self.reader(question, context)  # (B, T')
+        logits = [
+            _put(scores[..., None], position, context.mask, token_type_ids.shape, IMPOSSIBLE).squeeze(-1)
+            for scores in (starts, ends)
+        ]
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            is_context = _put(context.mask[..., None], position, context.mask, token_type_ids.shape, False).squeeze(-1)
+            losses = [
+                _position_loss(scores, wanted, is_context, name)
+                for scores, wanted, name in zip(
+                    logits, (start_positions, end_positions), ("start_positions", "end_positions"), strict=True
+                )
+            ]
+            loss = sum(losses) / 2 + self._penalty()
+        predictions = None if self.training else self._best(starts, ends, position, context.mask)
+        return ElmoQuestionAnsweringOutput(loss, *logits, predictions)
+
+    def _best(self, starts: Tensor, ends: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        """Of scores (B, T') of the context's words the best spans, by the words' positions in the row: (B, 3)"""
+        if not mask.shape[1]:
+            return starts.new_full((len(mask), 3), IGNORED)
+        first, last, score = best_spans(starts, ends, self.config.max_answer_words)
+        places = [position.gather(1, word[:, None])[:, 0] for word in (first, last)]
+        return torch.stack([*places, score], dim=1).masked_fill(~mask[:, :1], IGNORED)
+
+    @torch.no_grad()
+    def answer(self, question: str, context: str, tokenizer: ElmoTokenizer) -> Answer:
+        """The best answer that the context has to the question.
+
+        A context of more than `config.max_context_words` words is read in overlapping windows. Their scores are
+        compared as they are: p is over the words of all windows.
+        """
+        spans = {}
+        for name, text in (("question", question), ("context", context)):
+            spans[name] = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            if not spans[name]:
+                raise ValueError(f"`{name}` must have words, got {text!r}")
+        asked = [question[start:end] for start, end in spans["question"]]
+        told = [context[start:end] for start, end in spans["context"]]
+        windows = windows_of(len(told), self.config.max_context_words, self.config.context_overlap)
+        best, found, totals = -math.inf, (0, 0), []
+        was_training = self.training
+        self.eval()
+        try:
+            for some in (windows[i : i + WINDOWS_AT_ONCE] for i in range(0, len(windows), WINDOWS_AT_ONCE)):
+                pairs = [asked] * len(some), [told[first:last] for first, last in some]
+                inputs = tokenizer(*pairs, is_split_into_words=True, padding=True, return_tensors="pt")
+                output = self(**{name: tensor.to(self.device) for name, tensor in inputs.items()})
+                totals.append(torch.stack([output.start_logits, output.end_logits]).flatten(1).logsumexp(1))
+                row = int(output.predictions[:, 2].argmax())
+                *places, score = output.predictions[row].tolist()
+                if score > best:
+                    best = score
+                    found = tuple(some[row][0] + inputs.token_to_word(row, int(place)) for place in places)
+        finally:
+            self.train(was_training)
+        start, end = spans["context"][found[0]][0], spans["context"][found[1]][1]
+        total = torch.stack(totals).logsumexp(0).sum()  # of the first word and of the last
+        return Answer(context[start:end], math.exp(best - total.item()), start, end)
+
+
+def _position_loss(logits: Tensor, wanted: Tensor, is_context: Tensor, name: str) -> Tensor:
+    """-log p of the wanted positions (B,) among the words of the context, the mean over the rows that have one."""
+    known = wanted != IGNORED
+    inside = (wanted >= 0) & (wanted < logits.shape[1])
+    inside &= is_context.gather(1, wanted.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    if bool((known & ~inside).any()):
+        outside = wanted[known & ~inside][0].item()
+        raise ValueError(f"`{name}` must be positions of words of the context, or {IGNORED}; got {outside}")
+    return F.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum") / known.sum().clamp(min=1)
+
+
 def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: float) -> Tensor:
     """Rows (B, T', K) of words at their positions in the input, and a filling elsewhere: (B, T, K)."""
     whole = rows.new_full((*shape, rows.shape[-1]), fill)
@@ -1313,24 +1502,201 @@ def _check_labels(labels: Tensor, count: int) -> None:
         )
 
 
+@dataclass
+class ElmoCoreferenceOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForCoreferenceResolution`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with labels):
+            -log p of the right antecedents, the mean over documents.
+        spans (`torch.LongTensor` of shape `(B, K, 2)`):
+            The spans that were compared with each other, by position: words of the document, the last one excluded.
+            -100 where a document has fewer.
+        mention_scores (`torch.FloatTensor` of shape `(B, K)`):
+            How likely each is a mention. 0 where there is no span.
+        predictions (`torch.LongTensor` of shape `(B, M, 3)`, *optional*, in eval mode):
+            The mentions, by position, as the labels are: first word, last word excluded, and number of the cluster.
+    """
+
+    loss: Tensor | None = None
+    spans: Tensor | None = None
+    mention_scores: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class ElmoForCoreferenceResolution(ElmoWordEncoder):
+    """Which spans of a document mention the same thing: end-to-end span ranking (Lee et al., 2017, 2018).
+
+    Speakers and genres, which the papers have features of, are left out: not all documents have them.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        inner = INNER_DROPOUT * config.head_dropout
+        self.encoder_dropout = nn.Dropout(inner)
+        self.ranking = SpanRanking(
+            self.input_size,
+            self.encoder.size + self.elmo_size,
+            config.max_span_width,
+            config.spans_per_word,
+            config.max_antecedents,
+            inner,
+        )
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoCoreferenceOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask (`(B, S, T)`, characters `(B, S, T, C)`):
+                What [`ElmoTokenizer`] makes of the S sentences of each document; a shorter document is filled up with
+                sentences without words.
+            bilm_layers (`(B, S, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
+            labels (`(B, M, 3)`, *optional*):
+                The mentions of each document: first word, last word excluded, counted through the document without
+                sentence markers, and number of the cluster. Rows of -100 fill up.
+        """
+        if char_ids is None or char_ids.dim() != 4:
+            found = "none" if char_ids is None else f"shape {tuple(char_ids.shape)}"
+            raise ValueError(
+                "ElmoForCoreferenceResolution needs `char_ids` of (documents, sentences, words, characters) from "
+                f"ElmoTokenizer; got {found}"
+            )
+        words = self._words(input_ids, char_ids, attention_mask, bilm_layers)
+        scores, allowed, rankings = self.ranking(words)
+        loss = None
+        if labels is not None:
+            mentions = [_check_mentions(rows, length) for rows, length in zip(labels, words.lengths, strict=True)]
+            loss = coreference_loss(scores, allowed, rankings, words.lengths, mentions, self.config.predict_singletons)
+            loss = loss / max(len(rankings), 1) + self._penalty()
+        return ElmoCoreferenceOutput(
+            loss=loss,
+            spans=_stack([torch.stack([found.starts, found.ends], dim=1) for found in rankings], IGNORED),
+            mention_scores=_stack([found.mention_scores for found in rankings], 0.0),
+            predictions=None if self.training else _stack([self._mentions(found) for found in rankings], IGNORED),
+        )
+
+    def _words(
+        self, input_ids: Tensor | None, char_ids: Tensor, attention_mask: Tensor | None, bilm_layers: Tensor | None
+    ) -> DocumentWords:
+        """Reads all sentences, those of like length together: memory grows with the words, not with padding."""
+        documents, sentences, tokens = char_ids.shape[:3]
+        mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
+        given = {"input_ids": input_ids, "char_ids": char_ids, "attention_mask": mask, "bilm_layers": bilm_layers}
+        rows = {name: tensor.flatten(0, 1) for name, tensor in given.items() if tensor is not None}
+        lengths = rows["attention_mask"].sum(1)
+        order = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]
+        features, encoded, places = [], [], []
+        while len(order):
+            count = max(TOKENS_AT_ONCE // int(lengths[order[0]]), 1)
+            group, order = order[:count], order[count:]
+            columns = rows["attention_mask"][group].any(0).nonzero().squeeze(1)
+            some = {name: tensor[group][:, columns] for name, tensor in rows.items()}
+            (text,), (position,) = self._read(
+                some.get("input_ids"), some["char_ids"], some["attention_mask"], None, some.get("bilm_layers")
+            )
+            states = self.encoder_dropout(self.encoder(text.features, text.mask))
+            if text.elmo is not None:
+                states = torch.cat([states, text.elmo], dim=-1)
+            features.append(text.features[text.mask])
+            encoded.append(states[text.mask])
+            places.append((group[:, None] * tokens + columns[position])[text.mask])
+        if not places:
+            nothing = self.ranking.width.weight.new_zeros
+            empty = (nothing(0, self.input_size), nothing(0, self.encoder.size + self.elmo_size))
+            return DocumentWords(*empty, lengths.new_zeros(0), [0] * documents)
+        place, in_order = torch.cat(places).sort()
+        sentence = place.div(tokens, rounding_mode="floor")
+        counts = torch.bincount(sentence.div(sentences, rounding_mode="floor"), minlength=documents)
+        return DocumentWords(torch.cat(features)[in_order], torch.cat(encoded)[in_order], sentence, counts.tolist())
+
+    def _mentions(self, ranking: Ranking) -> Tensor:
+        """The spans of a document that are in clusters: (M, 3)."""
+        clusters = torch.tensor(clusters_of(ranking, self.config.predict_singletons), device=ranking.starts.device)
+        found = torch.stack([ranking.starts, ranking.ends, clusters.long()], dim=1)
+        return found[clusters >= 0]
+
+    @torch.no_grad()
+    def clusters(self, sentences: Sequence[Sequence[str]], tokenizer: ElmoTokenizer) -> list[list[tuple[int, int]]]:
+        """What the sentences of a document mention, each thing as its mentions.
+
+        A mention is a span of the words of all sentences, which are numbered through the document: its first word and
+        one past its last.
+        """
+        if not sentences or not any(sentences) or any(isinstance(sentence, str) for sentence in sentences):
+            raise ValueError(
+                "`sentences` must be those of a document, each a list of words, and not all empty; got "
+                f"{str(sentences)[:60]!r}"
+            )
+        encoded = tokenizer(
+            [list(sentence) for sentence in sentences], is_split_into_words=True, padding=True, return_tensors="pt"
+        )
+        was_training = self.training
+        self.eval()
+        try:
+            inputs = {name: tensor[None].to(self.device) for name, tensor in encoded.items()}
+            found = self(**inputs).predictions[0].tolist()
+        finally:
+            self.train(was_training)
+        clusters: dict[int, list[tuple[int, int]]] = {}
+        for first, end, cluster in found:
+            clusters.setdefault(cluster, []).append((first, end))
+        return list(clusters.values())
+
+
+def _stack(rows: Sequence[Tensor], fill: float) -> Tensor:
+    """Tensors (K, ...) of the documents of a batch as one, the shorter filled up: (B, K, ...)."""
+    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
+
+
+def _check_mentions(labels: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
+    """First words, ends and clusters of a document's labels (M, 3), refusing spans that are none."""
+    first, end, cluster = labels[(labels != IGNORED).any(1)].unbind(1)
+    wrong = (first < 0) | (first >= end) | (end > words) | (cluster < 0)
+    if bool(wrong.any()):
+        start, stop, number = (int(column[wrong][0]) for column in (first, end, cluster))
+        raise ValueError(
+            f"`labels` must be mentions (first word, last word excluded, cluster) of a document of {words} words; got "
+            f"({start}, {stop}, {number})"
+        )
+    return first, end, cluster
+
+
 ElmoModel.register_for_auto_class("AutoModel")
 ElmoForPreTraining.register_for_auto_class("AutoModelForPreTraining")
 ElmoForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 ElmoForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 ElmoForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")
+ElmoForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
 # There is no auto class for these. Registered as anything, they are saved with their code; the map stays `AUTO_MAP`.
 ElmoForSemanticRoleLabeling.register_for_auto_class("AutoModel")
+ElmoForCoreferenceResolution.register_for_auto_class("AutoModel")
 
 __all__ = [
+    "Answer",
+    "ElmoCoreferenceOutput",
+    "ElmoForCoreferenceResolution",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
     "ElmoForPreTrainingOutput",
+    "ElmoForQuestionAnswering",
     "ElmoForSemanticRoleLabeling",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",
     "ElmoModelOutput",
     "ElmoPreTrainedModel",
+    "ElmoQuestionAnsweringOutput",
     "ElmoScalarMix",
     "ElmoSemanticRoleLabelerOutput",
     "ElmoTaskModel",

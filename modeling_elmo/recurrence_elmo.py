@@ -28,7 +28,7 @@ FORGET_BIAS = 1.0
 States = tuple[Tensor, Tensor]
 
 
-def _steps(batch_sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def steps_of(batch_sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The first word of every step and one past its last."""
     start = 0
     for size in batch_sizes:
@@ -97,7 +97,7 @@ class _Recurrence(torch.autograd.Function):
         outputs = gates.new_empty(words, hidden.shape[1])
         first_hidden, first_cell = hidden, cell
         final_hidden, final_cell = hidden.clone(), cell.clone()
-        for start, end in _steps(batch_sizes):
+        for start, end in steps_of(batch_sizes):
             size = end - start
             if size < len(hidden):  # sentences have ended
                 final_hidden[size : len(hidden)], final_cell[size : len(cell)] = hidden[size:], cell[size:]
@@ -131,7 +131,7 @@ class _Recurrence(torch.autograd.Function):
         d_gates = torch.empty_like(gates)
         d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
         d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
-        steps = list(_steps(ctx.batch_sizes))
+        steps = list(steps_of(ctx.batch_sizes))
         for index in reversed(range(len(steps))):
             start, end = steps[index]
             size = end - start
@@ -466,7 +466,7 @@ def packed_recurrence(
         inputs, index = inputs[index], None
     gates_of_inputs = _multiply_many(layer.inputs, inputs, layer.bias) if index is not None else inputs
     block, block_end = 0, 0  # the words whose gates are at hand, without an index
-    for start, end in _steps(batch_sizes):
+    for start, end in steps_of(batch_sizes):
         size = end - start
         if size < len(doubled):
             final_hidden[size : len(doubled)] = hidden[size:]

@@ -118,8 +118,10 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "kernel",
         "layers",
         "modeling",
+        "reading",
         "recurrence",
         "softmax",
+        "spans",
         "tokenization",
     )
     assert code == {f"{name}_elmo.py" for name in names}

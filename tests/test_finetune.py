@@ -55,6 +55,20 @@ def write_task(task: str, folder: Path) -> Path:
         path = folder / "data.conll"
         rows = [f"a\t-\t(A0*\n{noun}\t-\t*)\nruns\trun\t(V*)\n.\t-\t*\n" for noun in ("dog", "animal", "sun")]
         path.write_text(("\n".join(rows) + "\n") * 4)
+    elif task == "squad":
+        path = folder / "data.json"
+        asked = [("what shines ?", "the sun", 0), ("what barks ?", "the dog", 15)] * 6
+        rows = [
+            {"id": str(number), "question": question, "answers": [{"text": text, "answer_start": start}]}
+            for number, (question, text, start) in enumerate(asked)
+        ]
+        paragraphs = [{"context": "the sun shines the dog barks", "qas": rows}]
+        path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    elif task == "coref":
+        path = folder / "data.conll"
+        words, cells = "a dog runs the animal a dog".split(), "(0 0) - (1 1) (0 0)".split()
+        rows = "".join(f"x 0 0 {word} - {cell}\n" for word, cell in zip(words, cells, strict=True))
+        path.write_text(f"#begin document (x); part 0\n{rows}\n{rows.replace('dog', 'sun')}#end document\n" * 6)
     else:
         path = folder / "data.jsonl"
         rows = [{"context": "the sun", "choices": ["shines", "barks"], "label": 0}]

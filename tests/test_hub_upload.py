@@ -25,6 +25,7 @@ from modeling_elmo import (
     ElmoConfig,
     ElmoForMultipleChoice,
     ElmoForPreTraining,
+    ElmoForQuestionAnswering,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoModel,
@@ -489,6 +490,7 @@ def test_a_card_says_nothing_that_the_folder_does_not_and_is_stable(tmp_path):
         (ElmoForSequenceClassification, {"sequence_encoder": "bcn"}, "text-classification"),
         (ElmoForSequenceClassification, {"sequence_encoder": "esim"}, "text-classification"),
         (ElmoForMultipleChoice, {}, "multiple-choice"),
+        (ElmoForQuestionAnswering, {}, "question-answering"),
         (ElmoForTokenClassification, {"elmo_placement": "none"}, "token-classification"),
     ],
 )

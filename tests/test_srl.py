@@ -11,6 +11,7 @@ from pathlib import Path
 import finetune
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from srl import (
@@ -27,6 +28,7 @@ from typer.testing import CliRunner
 
 from modeling_elmo import ElmoConfig, ElmoForSemanticRoleLabeling, ElmoTokenizer
 from modeling_elmo.cli import app
+from modeling_elmo.configuration_elmo import AUTO_MAP
 from modeling_elmo.crf_elmo import allowed_labels
 from modeling_elmo.highway_lstm_elmo import HighwayLstm, _HighwayRecurrence, plain_highway_recurrence
 from modeling_elmo.modeling_elmo import IGNORED
@@ -159,7 +161,7 @@ def test_decoding_never_breaks_bio(lengths, seed):
         ElmoConfig(**{**SIZES, "word_vector_dim": 4, "elmo_placement": "none", "head_layers": 1})
     ).eval()
     with torch.no_grad():
-        model.classifier.weight.mul_(50)
+        model.role_classifier.weight.mul_(50)
     sentences = [[f"word{n}" for n in range(length)] for length in lengths]
     inputs = encode(ElmoTokenizer(), sentences, lengths)
     predictions = model(**inputs).predictions
@@ -283,6 +285,12 @@ def test_a_folder_loads_by_its_own_code_in_a_process_without_the_package(model, 
     assert done.returncode == 0, done.stderr[-3000:]
     expected = model.label(WORDS, [4, 5], ElmoTokenizer())
     assert json.loads(done.stdout) == [[list(role) for role in roles] for roles in expected]
+
+
+def test_a_folder_loads_through_every_auto_class(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    for auto_class in AUTO_MAP:
+        getattr(transformers, auto_class).from_pretrained(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------------- columns

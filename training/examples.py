@@ -1,9 +1,11 @@
 """Examples of a task as sequences of words, batches of them, and the biLM's layers kept from epoch to epoch.
 
-An example is one sequence, or several where it has choices; a sequence is a text or a pair of texts, as words.
+An example is one sequence, or several: choices, or the sentences of a document. A sequence is a text or a pair of
+texts, as words.
 """
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
@@ -33,24 +36,31 @@ class Examples:
 
     sequences: list[WordSequence]
     labels: list[Any]
-    per_example: int = 1  # sequences
+    per_example: int | Sequence[int] = 1  # sequences: as many for all, or a number for each
     store: "LayerStore | None" = None
+
+    def __post_init__(self) -> None:
+        counts = self.per_example
+        self._starts = [0, *itertools.accumulate([counts] * len(self) if isinstance(counts, int) else counts)]
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def sequences_of(self, index: int) -> list[WordSequence]:
+        return self.sequences[self._starts[index] : self._starts[index + 1]]
+
     def __getitem__(self, index: int) -> dict[str, Any]:
-        numbers = range(index * self.per_example, (index + 1) * self.per_example)
+        sequences = self.sequences_of(index)
         return {
-            "sequences": [self.sequences[number] for number in numbers],
-            "layers": None if self.store is None else [self.store.of(self.sequences[number]) for number in numbers],
+            "sequences": sequences,
+            "has_several": self.per_example != 1,
+            "layers": None if self.store is None else [self.store.of(sequence) for sequence in sequences],
             "label": self.labels[index],
         }
 
     def lengths(self) -> list[int]:
         """Tokens of every example's longest sequence, for batches of like length."""
-        tokens = [count_tokens(sequence) for sequence in self.sequences]
-        return [max(tokens[i : i + self.per_example]) for i in range(0, len(tokens), self.per_example)]
+        return [max(count_tokens(sequence) for sequence in self.sequences_of(index)) for index in range(len(self))]
 
 
 def count_tokens(sequence: WordSequence) -> int:
@@ -181,9 +191,9 @@ class Collator:
         if examples[0]["layers"] is not None:
             batch["bilm_layers"] = self._layers(examples, batch["input_ids"].shape[1])
         targets = self.targets([example["label"] for example in examples], batch)
-        per_example = len(examples[0]["sequences"])
-        if per_example > 1:
-            batch = {name: tensor.unflatten(0, (-1, per_example)) for name, tensor in batch.items()}
+        if examples[0]["has_several"]:  # an example with fewer than others is filled up with empty ones
+            counts = [len(example["sequences"]) for example in examples]
+            batch = {name: pad_sequence(tensor.split(counts), batch_first=True) for name, tensor in batch.items()}
         return {**batch, **targets}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Trains a task model on top of ELMo, with the paper's models: sentiment, entailment, tagging, roles and more.
+"""Trains a task model on top of ELMo, with the models of the paper.
 
     python training/finetune.py --task ner --model_name_or_path my-elmo --train_file eng.train \
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/ner
@@ -6,8 +6,9 @@
     python training/finetune.py --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
 Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
-srl (semantic roles). Each has a recipe of its name in training/recipes; another YAML file may be the first argument.
-Settings on the command line win, and include everything of transformers' TrainingArguments.
+srl (semantic roles), squad (an answer in a context), coref (mentions of the same thing in a document). Each has a
+recipe of its name in training/recipes; another YAML file may be the first argument. Settings on the command line win,
+and include everything of transformers' TrainingArguments.
 """
 
 import argparse
@@ -44,17 +45,21 @@ from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
 
+from coref import Coreference
 from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
 from processes import keep_to_the_end, run_script
 from settings import SettingsError, TaskSettings, parse_with_recipe
+from squad import AnswerInContext
 from srl import SemanticRoles
 from task_data import TaskDataError, sample_fraction
 from tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 from modeling_elmo import (
     ElmoConfig,
+    ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
+    ElmoForQuestionAnswering,
     ElmoForSemanticRoleLabeling,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
@@ -72,6 +77,8 @@ TASKS: dict[str, Task] = {
         TagOfWord("pos", ElmoForTokenClassification),
         RightEnding("choice", ElmoForMultipleChoice),
         SemanticRoles("srl", ElmoForSemanticRoleLabeling, metric="f1"),
+        AnswerInContext("squad", ElmoForQuestionAnswering, metric="f1"),
+        Coreference("coref", ElmoForCoreferenceResolution, metric="conll_f1"),
     )
 }
 MIX_FILE = "mix_weights.json"
@@ -247,9 +254,9 @@ class StopWhenTold(TrainerCallback):
 
 
 def chosen_labels(outputs: Any, _: Tensor) -> Tensor:
-    """Of what a task model returns in evaluation, the labels: the best sequence, or the highest scores'."""
+    """Of what a task model returns in evaluation, the labels: its predictions, the last, or the highest scores'."""
     logits, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
-    return rest[0] if rest else logits.argmax(-1)
+    return rest[-1] if rest else logits.argmax(-1)
 
 
 class Run:

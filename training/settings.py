@@ -156,7 +156,7 @@ class Settings:
 class TaskSettings:
     """What a task's recipe or the command line can set, beside TrainingArguments."""
 
-    task: str = field(metadata={"help": "sst, nli, ner, pos, choice or srl."})
+    task: str = field(metadata={"help": "sst, nli, ner, pos, choice, srl, squad or coref."})
     # The data
     train_file: str | None = field(default=None, metadata={"help": "Training data, in the formats of the task."})
     validation_file: str | None = field(default=None, metadata={"help": "What the best epoch is chosen by."})
@@ -173,6 +173,10 @@ class TaskSettings:
         metadata={"help": "Columns that are not ours: words=tokens tags=ner_tags; of srl, by number: frame=4"},
     )
     phrases: bool = field(default=False, metadata={"help": "Of sst: train on every labelled phrase of the trees."})
+    document_words: int = field(
+        default=0,
+        metadata={"help": "Of coref: train on parts of documents of at most so many words; 0: on all of it."},
+    )
     train_fraction: float = field(default=1.0, metadata={"help": "Train on a random part of the examples."})
     # The model
     model_name_or_path: str | None = field(
@@ -222,6 +226,8 @@ class TaskSettings:
             raise SettingsError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
         if not 0 < self.train_fraction <= 1:
             raise SettingsError(f"`train_fraction` must be above 0 and at most 1, got {self.train_fraction}")
+        if self.document_words < 0:
+            raise SettingsError(f"`document_words` must be at least 0, got {self.document_words}")
         if self.head is not None and not isinstance(self.head, dict):
             raise SettingsError("`head` belongs in a recipe; on the command line use --head_overrides head_dim=100")
 

@@ -443,7 +443,7 @@ def _index_of(label: str, choices: Sequence[str], place: str) -> int:
 
 def _records(task: str, path: Path, kind: str) -> Iterator[Record]:
     if kind == "json":
-        return _json_records(path)
+        return json_records(path)
     if kind == "parquet":
         try:
             return _records_of(task, datasets.Dataset.from_parquet(str(path)), str(path))
@@ -473,7 +473,7 @@ def _records_of(task: str, dataset: datasets.Dataset, source: str) -> Iterator[R
         yield f"{source}, row {index}", row
 
 
-def _json_records(path: Path) -> Iterator[Record]:
+def json_records(path: Path) -> Iterator[Record]:
     """An object a line, or one list of objects."""
     for number, line in read_lines(path):
         if not line.strip():

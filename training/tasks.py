@@ -118,7 +118,7 @@ class RightEnding(Task):
     ) -> None:
         """A line an example: gold, predicted, text and its right ending."""
         for number, (gold, found) in enumerate(zip(examples.labels, predicted, strict=True)):
-            texts = examples[number]["sequences"][gold]
+            texts = examples.sequences_of(number)[gold]
             file.write("\t".join((str(gold), str(found), *(" ".join(text) for text in texts))) + "\n")
 
 

@@ -1,0 +1,253 @@
+"""What a biLM has learned, without training a task model: one command for each of the paper's tables.
+
+    python training/evaluate.py perplexity --model my-elmo heldout.txt other.txt --output_dir results
+    python training/evaluate.py senses --model my-elmo --train semcor.jsonl.gz --test senseval2.jsonl.gz --output_dir …
+    python training/evaluate.py tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
+
+perplexity: of each text, a sentence a line, by the forward and the backward language model; every sentence by itself,
+and with the states carried on from sentence to sentence. senses: word sense disambiguation by the nearest centroid of
+a sense, layer by layer (the paper's Table 5). tags: parts of speech by a linear classifier of each layer (its
+Table 6). Results are written as JSON and as a Markdown table.
+
+A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import os
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from task_data import TaskDataError, read_examples
+from tqdm import tqdm
+from transformers.utils import logging as transformers_logging
+
+from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.embedding import EmbeddingError
+from modeling_elmo.folders import FolderError
+from modeling_elmo.scoring import load_scorer
+
+BAD_INPUT = 2
+BATCH = 32
+# What both SemCor and Senseval-2 name senses by.
+INVENTORY = "WordNet-eng30"
+SENSE_PREFIX = "eng30-"
+
+Rows = list[dict[str, Any]]
+
+
+# -------------------------------------------------------------------------------------------------------- perplexity
+
+
+def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path, limit: int | None) -> Rows:
+    """Of a text: with every sentence by itself, and with the states carried on in as many lanes as a batch has."""
+    with path.open(encoding="utf-8") as file:
+        sentences = [line.split() for line in islice(file, limit) if line.strip()]
+    if not sentences:
+        raise TaskDataError(f"{path}: empty, there is nothing to predict")
+    words = [word for sentence in sentences for word in sentence]
+    unknown = tokenizer.convert_tokens_to_ids(words).count(tokenizer.unk_token_id) / len(words)
+    about = {"text": path.name, "words": len(words), "unknown": unknown}
+    # Consecutive sentences are a lane, so that a batch holds the next sentence of each.
+    length = math.ceil(len(sentences) / BATCH)
+    lanes = [sentences[start : start + length] for start in range(0, len(sentences), length)]
+    batches = [[lane[step] for lane in lanes if step < len(lane)] for step in range(length)]
+    rows = []
+    for carried in (False, True):
+        forward = backward = 0.0
+        count = 0
+        states = None
+        for batch in tqdm(batches, desc=path.name, unit=" batches", leave=False, disable=None):
+            scores, states = model.score_batch(batch, tokenizer, states if carried else None)
+            forward -= sum(score.forward.double().sum().item() for score in scores)
+            backward -= sum(score.backward.double().sum().item() for score in scores)
+            count += sum(len(score.forward) for score in scores)
+        rows.append(
+            {
+                **about,
+                "states": "carried" if carried else "new in each sentence",
+                "forward": math.exp(forward / count),
+                "backward": math.exp(backward / count),
+                "mean": math.exp((forward + backward) / (2 * count)),
+            }
+        )
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------------------ senses
+
+
+class Use(NamedTuple):
+    """A word with a sense: where its words are in the sentence, and what it may mean."""
+
+    place: slice
+    lemma: str
+    senses: list[str]
+
+
+def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
+    """The sentences of a sense file; what it joins by underscores are several words."""
+    open_text = gzip.open if path.suffix == ".gz" else open
+    with open_text(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                tokens = json.loads(line)["tokens"]
+                words: list[str] = []
+                uses = []
+                for token in tokens:
+                    start = len(words)
+                    words += token["w"].split("_") if len(token["w"]) > 1 else [token["w"]]
+                    senses = [
+                        sense
+                        for inventory, sense in token["senses"]
+                        if inventory == INVENTORY and sense.startswith(SENSE_PREFIX)
+                    ]
+                    if senses:
+                        uses.append(Use(slice(start, len(words)), token["lemma"].lower(), senses))
+            except (ValueError, KeyError, TypeError) as error:
+                raise TaskDataError(f"{path}, line {number}: no sentence with senses ({error!r})") from error
+            yield words, uses
+
+
+def vectors_of_uses(embedder: ElmoEmbedder, path: Path) -> Iterator[tuple[Use, np.ndarray]]:
+    """Each use and its vectors, the layers' and then their average: (layers + 1, D), of length 1."""
+    sentences = list(read_uses(path))
+    arrays = embedder.embed(words for words, _ in sentences)
+    for (_, uses), layers in zip(
+        sentences, tqdm(arrays, total=len(sentences), desc=path.name, disable=None), strict=True
+    ):
+        for use in uses:
+            vectors = layers[:, use.place].mean(1)
+            vectors = np.concatenate([vectors, vectors.mean(0, keepdims=True)])
+            yield use, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def senses(embedder: ElmoEmbedder, train: Sequence[Path], test: Path, names: Sequence[str]) -> Rows:
+    """Accuracy of the sense whose mean vector in the training data is nearest, and of the most frequent sense.
+
+    A lemma without any sense in the training data counts as wrong for all of them: there is nothing to fall back on.
+    """
+    sums: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for path in train:
+        for use, vectors in vectors_of_uses(embedder, path):
+            for sense in use.senses:
+                sums[use.lemma][sense] = sums[use.lemma].get(sense, 0) + vectors
+                counts[use.lemma][sense] += 1
+    right = np.zeros(len(names))
+    frequent = known = ambiguous = total = 0
+    for use, vectors in vectors_of_uses(embedder, test):
+        total += 1
+        if use.lemma not in sums:
+            continue
+        known += 1
+        options = list(sums[use.lemma])
+        ambiguous += len(options) > 1
+        centroids = np.stack([sums[use.lemma][sense] for sense in options])  # (senses, layers + 1, D)
+        centroids /= np.maximum(np.linalg.norm(centroids, axis=-1, keepdims=True), 1e-12)
+        best = (centroids * vectors).sum(-1).argmax(0)
+        right += [options[choice] in use.senses for choice in best]
+        frequent += counts[use.lemma].most_common(1)[0][0] in use.senses
+    if not total:
+        raise TaskDataError(f"{test}: no word has a sense of {INVENTORY}")
+    about = {"uses": total, "seen in training": known, "with several senses": ambiguous}
+    scores = [("most frequent sense", frequent), *zip(names, right, strict=True)]
+    return [
+        {"representation": name, "F1": float(hits) / total, "of those seen": float(hits) / max(known, 1), **about}
+        for name, hits in scores
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------------- tags
+
+
+def tags(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) -> Rows:
+    """Accuracy of a linear classifier of each layer, and of their average."""
+    vectors, labels = {}, {}
+    for part, path in (("train", train), ("test", test)):
+        rows = read_examples("pos", path)
+        layers = np.concatenate(
+            list(tqdm(embedder.embed(rows["words"]), total=len(rows), desc=path.name, disable=None)), axis=1
+        )
+        vectors[part] = np.concatenate([layers, layers.mean(0, keepdims=True)])  # (layers + 1, words, D)
+        labels[part] = np.array([tag for row in rows["tags"] for tag in row])
+    found = []
+    for number, name in enumerate(tqdm(names, desc="Classifiers", leave=False, disable=None)):
+        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
+        classifier.fit(vectors["train"][number], labels["train"])
+        accuracy = classifier.score(vectors["test"][number], labels["test"])
+        found.append({"representation": name, "accuracy": float(accuracy), "words": len(labels["test"])})
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- results
+
+
+def as_markdown(rows: Rows) -> str:
+    def cell(value: Any) -> str:
+        if not isinstance(value, float):
+            return f"{value:,}" if isinstance(value, int) else str(value)
+        return f"{value:.2f}" if value > 1 else f"{100 * value:.1f} %"
+
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([cell(value) for value in row.values()] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def write(rows: Rows, name: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix, text in (("json", json.dumps(rows, indent=1) + "\n"), ("md", as_markdown(rows))):
+        scratch = folder / f".{name}.{suffix}.tmp"
+        scratch.write_text(text, encoding="utf-8")
+        os.replace(scratch, folder / f"{name}.{suffix}")
+    print(f"{as_markdown(rows)}\nWrote {name}.json and {name}.md to {folder}")
+
+
+def layer_names(embedder: ElmoEmbedder) -> list[str]:
+    layers = embedder.model.config.num_hidden_layers
+    return ["characters", *(f"LSTM layer {number}" for number in range(1, layers + 1)), "average"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="training/evaluate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tables = parser.add_subparsers(dest="table", required=True)
+    made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "tags")}
+    for table in made.values():
+        table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
+        table.add_argument("--output_dir", required=True, type=Path)
+    made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
+    made["perplexity"].add_argument("--limit", type=int, help="read so many lines of each text")
+    made["senses"].add_argument("--train", required=True, nargs="+", type=Path)
+    made["tags"].add_argument("--train", required=True, type=Path, help="CoNLL-U, or word and tag columns")
+    for name in ("senses", "tags"):
+        made[name].add_argument("--test", required=True, type=Path)
+    own = parser.parse_args(list(arguments))
+    transformers_logging.set_verbosity_error()
+    try:
+        if own.table == "perplexity":
+            model, tokenizer = load_scorer(own.model)
+            rows = [row for text in own.texts for row in perplexities(model, tokenizer, text, own.limit)]
+        else:
+            embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
+            measure = senses if own.table == "senses" else tags
+            rows = measure(embedder, own.train, own.test, layer_names(embedder))
+        write(rows, own.table, own.output_dir)
+    except (FolderError, EmbeddingError, TaskDataError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
