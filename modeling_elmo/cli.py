@@ -350,6 +350,34 @@ def substitutes(
             typer.echo(line)
 
 
+@app.command(short_help="Who did what to whom.")
+def roles(
+    sentence: Annotated[
+        str, typer.Argument(metavar="SENTENCE", help="Text with its predicates in [brackets].", show_default=False)
+    ],
+    model: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="A model of semantic roles, a folder.", show_default=False),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Write an object a line.")] = False,
+) -> None:
+    """Show, for every predicate of a sentence, which words have which role, the predicate itself being V.
+
+    \b
+    Example:
+      elmo roles "The cat [ate] the fish that Anna [bought] ." --model my-roles
+    """
+    from .folders import FolderError
+    from .roles import load_labeler, role_lines
+    from .scoring import MarkError
+
+    _quiet_transformers()
+    with _one_line_errors(FolderError, MarkError, OSError):
+        labeler, tokenizer = load_labeler(model)
+        for line in role_lines(sentence, labeler, tokenizer, as_json):
+            typer.echo(line)
+
+
 @app.command(short_help="Write a model as an ONNX file.")
 def onnx(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)],

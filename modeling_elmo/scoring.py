@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -16,9 +17,11 @@ from .folders import FolderError, load_folder
 from .modeling_elmo import ElmoForPreTraining
 from .tokenization_elmo import ElmoTokenizer, split_words
 
+HOW_TO_MARK = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
+
 
 class MarkError(ValueError):
-    """A sentence without exactly one word in brackets."""
+    """A sentence whose brackets are not around the words that they should be around."""
 
 
 class Line(NamedTuple):
@@ -97,16 +100,29 @@ def score_lines(
     )
 
 
+def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]:
+    """The words of a text, and the positions of those in [brackets], which stay as they are."""
+    words: list[str] = []
+    marked: list[int] = []
+    for number, part in enumerate(re.split(r"\[([^\[\]]*)\]", sentence)):
+        if number % 2 and part.strip():
+            marked.append(len(words))
+            words.append(part.strip())
+        elif number % 2 or "[" in part or "]" in part:
+            raise MarkError(how_to_mark)
+        else:
+            words += [part[start:end] for start, end in split_words(part)]
+    return words, marked
+
+
 def substitute_lines(
     sentence: str, model: ElmoForPreTraining, tokenizer: ElmoTokenizer, count: int = 10, as_json: bool = False
 ) -> Iterator[str]:
     """The words that may stand where the sentence has one in [brackets]."""
-    before, opening, rest = sentence.partition("[")
-    marked, closing, after = rest.partition("]")
-    if not opening or not closing or not marked.strip() or "[" in rest or "]" in after:
-        raise MarkError('mark one word with brackets, as in "He sat on the [bank] of the river ."')
-    left, right = ([text[start:end] for start, end in split_words(text)] for text in (before, after))
-    found = model.substitutes([*left, marked.strip(), *right], len(left), tokenizer, count)
+    words, marked = marked_words(sentence, HOW_TO_MARK)
+    if len(marked) != 1:
+        raise MarkError(HOW_TO_MARK)
+    found = model.substitutes(words, marked[0], tokenizer, count)
     for substitute in found:
         if as_json:
             yield json.dumps(substitute._asdict(), ensure_ascii=False)

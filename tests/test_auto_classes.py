@@ -114,6 +114,7 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "configuration",
         "crf",
         "encoders",
+        "highway_lstm",
         "kernel",
         "layers",
         "modeling",
