@@ -14,7 +14,7 @@ HOW_TO_MARK = 'mark every predicate with brackets, as in "The cat [ate] the fish
 
 def load_labeler(folder: str | os.PathLike[str]) -> tuple[ElmoForSemanticRoleLabeling, ElmoTokenizer]:
     """A model of semantic roles and its tokenizer."""
-    return load_folder(folder, ElmoForSemanticRoleLabeling, may_lack="")
+    return load_folder(folder, ElmoForSemanticRoleLabeling)
 
 
 def role_lines(
