@@ -2,16 +2,13 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import finetune
 import pytest
 import torch
 import transformers
+from clean_process import run_without_package
 from hypothesis import given
 from hypothesis import strategies as st
 from srl import (
@@ -256,12 +253,6 @@ def test_a_folder_loads_by_its_own_code_in_a_process_without_the_package(model, 
     code = """
         import sys, json
 
-        class NoPackage:
-            def find_spec(self, name, path=None, target=None):
-                if name.split(".")[0] == "modeling_elmo":
-                    raise ModuleNotFoundError(name)
-
-        sys.meta_path.insert(0, NoPackage())
         from transformers import AutoModel, AutoTokenizer
         from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -271,20 +262,9 @@ def test_a_folder_loads_by_its_own_code_in_a_process_without_the_package(model, 
         print(json.dumps(labeler.from_pretrained(folder).eval().label(words, [4, 5], tokenizer)))
         assert type(AutoModel.from_pretrained(folder, trust_remote_code=True)).__name__ == "ElmoModel"
     """
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(folder), " ".join(WORDS)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    printed = run_without_package(code, folder, " ".join(WORDS), folder=tmp_path)
     expected = model.label(WORDS, [4, 5], ElmoTokenizer())
-    assert json.loads(done.stdout) == [[list(role) for role in roles] for roles in expected]
+    assert json.loads(printed) == [[list(role) for role in roles] for roles in expected]
 
 
 def test_a_folder_loads_through_every_auto_class(model, tmp_path):
