@@ -58,6 +58,8 @@ def bundle(folder: Path, target: Path) -> float:
         for name in KEPT:
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, made / name)
+        for file in made.iterdir():
+            file.chmod(0o644)  # safetensors writes files for their owner alone
         found = layers_of(*load_folder(made, ElmoForPreTraining))
         cosine = torch.cosine_similarity(found, expected, dim=-1).min().item()
         if found.dtype != expected.dtype or cosine < SMALLEST_COSINE:
