@@ -15,7 +15,7 @@ import pytest
 import torch
 from examples import Collator, Examples, LayerStore, encode
 from safetensors.torch import load_file
-from transformers import AutoModelForTokenClassification, AutoTokenizer
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
 
@@ -150,17 +150,21 @@ def test_a_tagger_learns_its_sentences_and_writes_words_labels_and_predictions(b
     assert results["eval_f1"] >= 0.99
     lines = (tmp_path / "out" / "predictions.tsv").read_text().split("\n\n")[0].split("\n")
     assert [line.split("\t") for line in lines][:5] == [
-        ["Anna", "S-PER", "S-PER"],
+        ["Anna", "B-PER", "B-PER"],
         ["lives", "O", "O"],
         ["in", "O", "O"],
         ["New", "B-LOC", "B-LOC"],
-        ["Oslo", "E-LOC", "E-LOC"],
+        ["Oslo", "I-LOC", "I-LOC"],
     ]
     model = AutoModelForTokenClassification.from_pretrained(tmp_path / "out").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     inputs = tokenizer(["Boris lives in New Rome ."], return_tensors="pt")
     labels = [model.config.id2label[number] for number in model.decode(**inputs)[0]]
-    assert labels == ["S-PER", "O", "O", "B-LOC", "E-LOC", "O"]
+    assert labels == ["B-PER", "O", "O", "B-LOC", "I-LOC", "O"]
+    find = pipeline("token-classification", model=str(tmp_path / "out"), aggregation_strategy="simple")
+    text = "Boris lives in New Rome."
+    spans = [(found["entity_group"], text[found["start"] : found["end"]]) for found in find(text)]
+    assert spans == [("PER", "Boris"), ("LOC", "New Rome")]
 
 
 def test_training_with_kept_layers_is_training_without(bilm, vectors, tmp_path):
@@ -293,14 +297,14 @@ def test_a_task_model_goes_on_with_its_labels_and_refuses_others(bilm, vectors, 
     run("ner", data, tmp_path / "second", "--model_name_or_path", tmp_path / "first", "--num_train_epochs", 1)
     fewer = tmp_path / "fewer"
     fewer.write_text("Anna X X I-PER\nsings X X O\n")
-    with pytest.raises(finetune.SettingsError, match=r"was trained for other labels: the data lacks B-LOC, E-LOC"):
+    with pytest.raises(finetune.SettingsError, match=r"was trained for other labels: the data lacks B-LOC, I-LOC"):
         run("ner", fewer, tmp_path / "third", "--model_name_or_path", tmp_path / "first")
 
 
 def test_a_part_of_the_examples_has_the_labels_of_all(vectors, tmp_path):
     data = tmp_path / "data"
     data.write_text("\n".join(f"word X X I-{kind}\n" for kind in ("PER", "LOC", "ORG", "MISC")))
-    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--train_fraction", 0.25]
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--train_fraction", 0.25, "--tag_scheme", "BIOES"]
     run("ner", data, tmp_path / "out", *more, "--num_train_epochs", 1)
     assert set(ElmoConfig.from_pretrained(tmp_path / "out").label2id) == {"S-PER", "S-LOC", "S-ORG", "S-MISC"}
 
@@ -381,7 +385,7 @@ def test_a_label_of_the_validation_data_that_training_lacks_is_named(vectors, tm
     (tmp_path / "other").write_text("Anna X X I-PER\nUNO X X I-ORG\n")
     more = ["--elmo_placement", "none", "--word_vectors", vectors, "--validation_file", tmp_path / "other"]
     assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
-    assert "the label 'S-ORG' is none of the model's" in capsys.readouterr().err
+    assert "the label 'B-ORG' is none of the model's" in capsys.readouterr().err
 
 
 def test_vectors_of_two_dimensions_are_named_by_line(vectors, tmp_path, capsys):

@@ -40,11 +40,12 @@ class Task:
         """The rows of a file, for training or not."""
         return read_examples(self.name, path, columns=settings.renamed_columns())
 
-    def read_hub(self, settings: TaskSettings, split: str) -> Dataset:
+    def read_hub(self, settings: TaskSettings, split: str, **options: str) -> Dataset:
         """The rows of a data set of the Hub."""
         assert settings.dataset_name is not None
+        options_of_all = {"columns": settings.renamed_columns(), **options}
         return read_hub_examples(
-            self.name, settings.dataset_name, settings.dataset_config_name, split, columns=settings.renamed_columns()
+            self.name, settings.dataset_name, settings.dataset_config_name, split, **options_of_all
         )
 
     def label_names(self, rows: Dataset) -> list[str]:
@@ -126,8 +127,11 @@ class TagOfWord(Task):
     """A tag for each word; of ner, tags that mark spans."""
 
     def read(self, path: Path, settings: TaskSettings, training: bool) -> Dataset:
-        scheme = {"scheme": settings.tag_scheme or "BIO"} if self.name == "ner" else {}
-        return read_examples(self.name, path, columns=settings.renamed_columns(), **scheme)
+        scheme = settings.tag_scheme or "BIO"
+        return read_examples(self.name, path, columns=settings.renamed_columns(), scheme=scheme)
+
+    def read_hub(self, settings: TaskSettings, split: str, **options: str) -> Dataset:
+        return super().read_hub(settings, split, scheme=settings.tag_scheme or "BIO")
 
     def label_names(self, rows: Dataset) -> list[str]:
         return sorted({tag for tags in rows["tags"] for tag in tags}, key=lambda label: (label != "O", label))
