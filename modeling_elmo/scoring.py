@@ -46,6 +46,16 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
     return model, tokenizer
 
 
+def read_marked(sentence: str) -> tuple[list[str], int]:
+    """The words of a sentence that has one in [brackets], and which that is."""
+    before, opening, rest = sentence.partition("[")
+    marked, closing, after = rest.partition("]")
+    if not opening or not closing or not marked.strip() or "[" in rest or "]" in after:
+        raise MarkError('mark one word with brackets, as in "He sat on the [bank] of the river ."')
+    left, right = ([text[start:end] for start, end in split_words(text)] for text in (before, after))
+    return [*left, marked.strip(), *right], len(left)
+
+
 def _read_lines(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
     """The words of every line that has some."""
     with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8") as file:
@@ -101,13 +111,8 @@ def substitute_lines(
     sentence: str, model: ElmoForPreTraining, tokenizer: ElmoTokenizer, count: int = 10, as_json: bool = False
 ) -> Iterator[str]:
     """The words that may stand where the sentence has one in [brackets]."""
-    before, opening, rest = sentence.partition("[")
-    marked, closing, after = rest.partition("]")
-    if not opening or not closing or not marked.strip() or "[" in rest or "]" in after:
-        raise MarkError('mark one word with brackets, as in "He sat on the [bank] of the river ."')
-    left, right = ([text[start:end] for start, end in split_words(text)] for text in (before, after))
-    found = model.substitutes([*left, marked.strip(), *right], len(left), tokenizer, count)
-    for substitute in found:
+    words, position = read_marked(sentence)
+    for substitute in model.substitutes(words, position, tokenizer, count):
         if as_json:
             yield json.dumps(substitute._asdict(), ensure_ascii=False)
         else:
