@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.patheffects import withStroke
 
 
 def draw_mix(weights: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
@@ -26,6 +28,49 @@ def draw_mix(weights: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -
             for column, value in enumerate(values):
                 color = "white" if value > 0.5 else "black"
                 panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def draw_senses(
+    words: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[str]]], path: Path, columns: int = 3
+) -> None:
+    """The uses of words in the plane of their two principal components, a panel a word and a colour a sense.
+
+    A word has the vectors of its uses (uses, D), their senses and a few words of each sentence; of every sense, the
+    use nearest to its mean is labelled with those.
+    """
+    rows = -(-len(words) // columns)
+    columns = min(columns, len(words))
+    figure, panels = pyplot.subplots(rows, columns, figsize=(4.4 * columns, 4 * rows), squeeze=False)
+    for panel in panels.flat[len(words) :]:
+        panel.remove()
+    for panel, (word, (vectors, senses, labels)) in zip(panels.flat, words.items(), strict=False):
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        centred = unit - unit.mean(0)
+        _, strengths, directions = np.linalg.svd(centred, full_matrices=False)
+        points = centred @ directions[:2].T  # (uses, 2)
+        for order, sense in enumerate(dict.fromkeys(senses)):
+            own = np.array([number for number, other in enumerate(senses) if other == sense])
+            panel.scatter(*points[own].T, s=45, alpha=0.8, color=f"C{order}", label=sense)
+            middle = own[np.linalg.norm(points[own] - points[own].mean(0), axis=1).argmin()]
+            panel.annotate(
+                labels[middle],
+                points[middle],
+                (0, -18 if order % 2 else 10),  # labels of neighbouring senses on different sides
+                textcoords="offset points",
+                ha="left" if points[middle, 0] < points[:, 0].mean() else "right",
+                fontsize=9,
+                color=f"C{order}",
+                path_effects=[withStroke(linewidth=3, foreground="white")],
+            )
+        share = (strengths[:2] ** 2).sum() / (strengths**2).sum()
+        panel.set_title(f"{word} ({share:.0%} of the variance)", fontsize=10)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        panel.margins(0.12)
+        panel.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=len(set(senses)), frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
