@@ -12,6 +12,7 @@ default it reads the vectors of one word alone.
 import hashlib
 import heapq
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,10 +111,12 @@ class Uses:
         folder = self.corpus.parent if folder is None else Path(folder)
         if folder.exists() and not folder.is_dir():
             raise NeighborError(f"{folder}: the place of an index must be a folder, and this is a file")
-        folder.mkdir(parents=True, exist_ok=True)
         self.index = folder / f"{self.corpus.name}.{digest}.arrow"
         self.report: Report | None = None
         if not self.index.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise NeighborError(f"{folder}: the index cannot be written there; choose another folder with --index")
             self.report = embed_corpus(
                 str(corpus),
                 model,

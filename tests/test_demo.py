@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import demo
+import figures
 import numpy as np
 import pytest
 from matplotlib import pyplot
@@ -41,6 +42,18 @@ def test_the_nearest_other_use_of_the_same_word_decides_the_sense() -> None:
     assert demo.same_sense(uses[:4], vectors[:4]) == 4
     assert demo.same_sense(uses[:4], vectors[[0, 2, 1, 3]]) == 0
     assert demo.chance(uses[:4]) == pytest.approx(4 / 3)  # one other of three, four times
+
+
+def test_labels_in_the_picture_hide_no_point_and_no_other_label(tmp_path: Path) -> None:
+    points = np.array([[0.1, 0.5], [0.12, 0.57], [0.14, 0.5], [0.8, 0.52], [0.8, 0.45]])
+    labels = ["a use", "another use", "a third", "a fourth", "a fifth"]
+    taken: list[tuple[np.ndarray, np.ndarray]] = []
+    for own in ([0, 1, 2], [3, 4]):
+        assert figures._free_place(points, own, labels, taken)[0] in own
+    for place, half in taken:
+        assert not (np.abs(points - place) < half).all(1).any()
+    figures.draw_senses({"use": (np.random.rand(5, 8), list("aaabb"), labels)}, tmp_path / "senses.png")
+    assert pyplot.imread(tmp_path / "senses.png").std() > 0
 
 
 @needs_mini

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_embedding import INTERRUPTED, assert_refused
 from typer.testing import CliRunner
 
 from modeling_elmo import ElmoConfig, ElmoEmbedder, ElmoModel, embedding
@@ -20,8 +21,6 @@ WORDS, PLACE = QUERY.replace("[", "").replace("]", "").split(), 4
 LAYERS = ["top", "mix", "average", "0", "1", "2"]
 # The index is in float16, whose values are off by up to one part in two thousand.
 TOLERANCE = 1e-3
-BAD_INPUT = 2
-INTERRUPTED = 130
 
 SENTENCES = [
     *("The Bank of England lends money .", "", "We walked along the bank until it was dark .", "bank BANK banks"),
@@ -212,16 +211,6 @@ def test_help_shows_a_command_to_copy() -> None:
 # ------------------------------------------------------------------------------------------------------- bad input
 
 
-def assert_refused(result: Any, *named: object) -> None:
-    """One line on stderr that names everything in `named`."""
-    assert result.exit_code == BAD_INPUT, result.output
-    assert result.stdout == ""
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: ")
-    for name in named:
-        assert str(name) in last
-
-
 @pytest.mark.parametrize("sentence", ["no mark", "two [a] [b]", "[]", "open [a"])
 def test_a_sentence_without_one_marked_word_is_refused_before_the_corpus_is_read(
     folder: Path, tmp_path: Path, sentence: str
@@ -255,6 +244,14 @@ def test_models_and_index_folders_that_do_not_fit_are_refused(folder: Path, corp
     assert_refused(neighbors(corpus, folder, "--index", corpus), corpus, "folder")
     assert_refused(neighbors(corpus, folder, "--column", "said"), "--column")
     assert indexes(tmp_path) == []
+
+
+def test_a_place_for_the_index_is_asked_for_where_the_corpus_is_read_only(
+    folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
+    assert_refused(neighbors(corpus, folder), tmp_path, "--index")
+    assert neighbors(corpus, folder, "--index", tmp_path / "indexes").exit_code == 0
 
 
 def test_a_damaged_index_is_named(folder: Path, corpus: Path, tmp_path: Path) -> None:
