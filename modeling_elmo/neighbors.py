@@ -161,10 +161,8 @@ def _nearest_of_batch(batch: Any, query: Tensor, word: str | None, count: int) -
     places = np.arange(len(words)) if word is None else _places_of(word, words)  # (C,)
     if not len(places):
         return
-    values = (
-        batch.column("vectors").flatten().flatten().to_numpy().reshape(len(words), -1)
-    )  # (W, D), still on the disk
-    candidates = torch.from_numpy(values[places]).float()  # (C, D)
+    vectors = batch.column("vectors").flatten().flatten().to_numpy()  # (W * D,), a view of the file
+    candidates = torch.from_numpy(vectors.reshape(len(words), -1)[places]).float()  # (C, D)
     lengths = torch.linalg.vector_norm(candidates, dim=-1) * torch.linalg.vector_norm(query)
     best = (candidates @ query / lengths.clamp(min=SMALLEST)).topk(min(count, len(places)))
     starts = sentences.offsets.to_numpy()
