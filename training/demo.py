@@ -220,8 +220,8 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     print("\n2. The nearest neighbours of a word, as in Table 4 of the paper")
     say(
         """By its characters a word has the same neighbours in any sentence, as it has in a table of word vectors such
-        as GloVe. (There they are related words. Here they are words of these sentences that are spelled like it.) By
-        the top layer, the nearest uses depend on the sentence. After the cosine stands the sense, by our own label,
+        as GloVe. (There they are related words. Here they are those of the sample that its character layer finds most
+        alike.) By the top layer, the nearest uses depend on the sentence. After the cosine stands the sense, by our own label,
         which the model never saw."""
     )
     show_neighbours(uses, embedder, corpus)
