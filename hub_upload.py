@@ -66,6 +66,8 @@ DEFAULT_BRANCH = "main"
 
 # ElmoModel -> AutoModel, and so on for every class that a folder may name as its own.
 AUTO_CLASSES = {reference.split(".")[1]: auto for auto, reference in AUTO_MAP.items() if auto != "AutoConfig"}
+# transformers has no auto class for these: the code in the folder is asked for them by their name.
+BY_NAME = ("ElmoForSemanticRoleLabeling", "ElmoForCoreferenceResolution")
 PIPELINE_TAGS = {
     "ElmoModel": "feature-extraction",
     "ElmoForPreTraining": "feature-extraction",
@@ -73,6 +75,8 @@ PIPELINE_TAGS = {
     "ElmoForTokenClassification": "token-classification",
     "ElmoForMultipleChoice": "multiple-choice",
     "ElmoForQuestionAnswering": "question-answering",
+    "ElmoForSemanticRoleLabeling": "token-classification",
+    "ElmoForCoreferenceResolution": "token-classification",
 }
 RESULTS_FILE, MIX_FILE, STATE_FILE, CARD_FILE = (
     "all_results.json",
@@ -191,9 +195,10 @@ def load_source(folder: Path) -> tuple[ElmoPreTrainedModel, ElmoTokenizer]:
     if settings.get("model_type") != "elmo":
         raise UploadError(f"{folder}: the model is a {settings.get('model_type')!r}; expected 'elmo'")
     name = next(iter(settings.get("architectures") or []), None)
-    if name not in AUTO_CLASSES:
+    known = (*AUTO_CLASSES, *BY_NAME)
+    if name not in known:
         raise UploadError(
-            f"{folder}: `architectures` in config.json must name one of {', '.join(AUTO_CLASSES)}, got {name!r}"
+            f"{folder}: `architectures` in config.json must name one of {', '.join(known)}, got {name!r}"
         )
     try:
         tokenizer = ElmoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -222,6 +227,8 @@ WHAT_IT_IS = {
     "ElmoForSequenceClassification": "A classifier of {texts} on ELMo vectors.",
     "ElmoForTokenClassification": "A tagger of words on ELMo vectors.",
     "ElmoForMultipleChoice": "A model that chooses the right ending of a text, on ELMo vectors.",
+    "ElmoForSemanticRoleLabeling": "A model that finds who did what to whom, on ELMo vectors.",
+    "ElmoForCoreferenceResolution": "A model that finds the mentions of each thing in a document, on ELMo vectors.",
     "ElmoForQuestionAnswering": "A model that finds the answer to a question in a text, on ELMo vectors.",
 }
 
@@ -232,6 +239,15 @@ from transformers import {auto}, AutoTokenizer
 name = "{repo_id}"
 tokenizer = AutoTokenizer.from_pretrained(name, {options})
 model = {auto}.from_pretrained(name, {options}).eval()
+"""
+
+LOADING_BY_NAME = """\
+from transformers import AutoTokenizer
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+name = "{repo_id}"
+tokenizer = AutoTokenizer.from_pretrained(name, {options})
+model = get_class_from_dynamic_module("modeling_elmo.{auto}", name{revision}).from_pretrained(name{revision}).eval()
 """
 
 USE_VECTORS = """\
@@ -266,6 +282,17 @@ print(endings[int(logits.argmax())])
     "ElmoForQuestionAnswering": """\
 found = model.answer("Who lends money?", "The bank by the river lends money.", tokenizer)
 print(found.answer, found.score, found.start, found.end)
+""",
+    "ElmoForSemanticRoleLabeling": """\
+words = "The cat that Anna bought ate the fish .".split()
+for roles in model.label(words, [4, 5], tokenizer):  # of "bought" and of "ate"
+    print([(found.role, found.text) for found in roles])
+""",
+    "ElmoForCoreferenceResolution": """\
+sentences = ["Anna met her old friend .".split(), "She was glad .".split()]
+words = [word for sentence in sentences for word in sentence]
+for mentions in model.clusters(sentences, tokenizer):
+    print([" ".join(words[start:end]) for start, end in mentions])
 """,
 }
 
@@ -422,7 +449,7 @@ def model_facts(model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer) -> str:
     """Sizes, counted in the model itself."""
     config: ElmoConfig = model.config
     rows = [
-        ("class", f"`{type(model).__name__}`, through `{AUTO_CLASSES[type(model).__name__]}`"),
+        ("class", f"`{type(model).__name__}`, through `{AUTO_CLASSES.get(type(model).__name__, 'the code here')}`"),
         ("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}"),
     ]
     if has_bilm(model):
@@ -446,8 +473,8 @@ def model_facts(model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer) -> str:
             rows.append(("size of the word vectors beside ELMo", f"{config.word_vector_dim:,}"))
     if isinstance(model, modeling_elmo.ElmoForTokenClassification):
         rows.append(("output", "CRF" if config.use_crf else "softmax for each word"))
-    without_labels = (modeling_elmo.ElmoForMultipleChoice, modeling_elmo.ElmoForQuestionAnswering)
-    if is_task(model) and not isinstance(model, without_labels):
+    without_labels = ("ElmoForMultipleChoice", "ElmoForQuestionAnswering", "ElmoForCoreferenceResolution")
+    if is_task(model) and type(model).__name__ not in without_labels:
         labels = [str(config.id2label[index]) for index in range(config.num_labels)]
         rows.append(("labels", ", ".join(labels) if len(labels) <= 40 else f"{len(labels)}"))
     if len(tokenizer) > len(tokenizer.all_special_tokens):
@@ -468,16 +495,20 @@ def is_for_pairs(model: ElmoPreTrainedModel) -> bool:
 
 
 def loading_options(settings: CardSettings) -> str:
-    pinned = "" if settings.revision == DEFAULT_BRANCH else f'revision="{settings.revision}", '
-    return f"{pinned}trust_remote_code=True"
+    return f"trust_remote_code=True{pinned(settings)}"
+
+
+def pinned(settings: CardSettings) -> str:
+    return "" if settings.revision == DEFAULT_BRANCH else f', revision="{settings.revision}"'
 
 
 def use_section(settings: CardSettings, model: ElmoPreTrainedModel) -> str:
     """The lines that load the model and use it."""
     architecture = type(model).__name__
-    auto = "AutoModel" if architecture == "ElmoForPreTraining" else AUTO_CLASSES[architecture]
+    auto = "AutoModel" if architecture == "ElmoForPreTraining" else AUTO_CLASSES.get(architecture, architecture)
     texts = '"A dog runs.", "An animal runs."' if is_for_pairs(model) else '"A fine film."'
-    code = LOADING.replace("{auto}", auto).replace("{repo_id}", settings.repo_id)
+    code = (LOADING_BY_NAME if architecture in BY_NAME else LOADING).replace("{auto}", auto)
+    code = code.replace("{repo_id}", settings.repo_id).replace("{revision}", pinned(settings))
     code = code.replace("{options}", loading_options(settings)) + USE[architecture].replace("{arguments}", texts)
     code = code.replace("{hidden}", str(model.config.hidden_size))
     text = f"```python\n{code}```\n"
@@ -588,8 +619,10 @@ def probe(model: Any, tokenizer: Any, first: Any, second: Any) -> dict[str, Any]
         tensor.data = tensor.data.clone()
     inputs = dict(tokenizer(first, second if needs_pairs else None, padding=True, return_tensors="pt"))
     found = {f"{name}.{key}": value.clone() for key, value in inputs.items()}
-    if name == "ElmoForMultipleChoice":
+    if name in ("ElmoForMultipleChoice", "ElmoForCoreferenceResolution"):  # the sentences are one example
         inputs = {key: value[None] for key, value in inputs.items()}
+    if name == "ElmoForSemanticRoleLabeling":
+        inputs["predicate_index"] = torch.ones(len(first), dtype=torch.long)  # the first word, behind the marker
     if name == "ElmoModel":
         inputs["output_hidden_states"] = True
     with torch.no_grad():
@@ -620,6 +653,7 @@ sys.meta_path.insert(0, NoPackage())
 import torch
 import transformers
 from safetensors.torch import save_file
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 {probe}
 
@@ -630,7 +664,11 @@ tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code
 tensors, failed = {}, {}
 for auto_class in auto_classes:
     try:
-        model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
+        if hasattr(transformers, auto_class):
+            model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
+        else:
+            kind = get_class_from_dynamic_module(f"modeling_elmo.{auto_class}", folder)
+            model = kind.from_pretrained(folder).eval()
     except Exception as error:
         failed[auto_class] = (str(error).strip() or type(error).__name__).splitlines()[0]
         continue
@@ -646,7 +684,7 @@ print(json.dumps(failed))
 
 def check_release(folder: Path, release: Path, model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer) -> str:
     """Loads the release where the package is not, and compares what it computes with the folder; says what it did."""
-    own = AUTO_CLASSES[type(model).__name__]
+    own = AUTO_CLASSES.get(type(model).__name__, type(model).__name__)
     expected = probe(model, tokenizer, *PROBES)
     compared = [own]
     if has_bilm(model) and own != "AutoModel":
@@ -663,7 +701,8 @@ def check_release(folder: Path, release: Path, model: ElmoPreTrainedModel, token
         raise UploadError(f"{folder}: without the package, {auto_class} cannot load the release: {reason}")
     if different := [key for key in expected if key not in found or not torch.equal(expected[key], found[key])]:
         raise UploadError(f"{folder}: without the package, the release gives another {different[0]}: nothing was sent")
-    through = [name for name in ("AutoConfig", "AutoTokenizer", *AUTO_CLASSES.values()) if name not in failed]
+    through = dict.fromkeys(("AutoConfig", "AutoTokenizer", *AUTO_CLASSES.values(), own))
+    through = [name for name in through if name not in failed]
     without = f"; no {', '.join(failed)}, which this config cannot make" if failed else ""
     return f"loads without the package through {', '.join(through)}{without}; the same vectors, bit for bit"
 
@@ -672,7 +711,8 @@ def run_clean_process(release: Path, compared: Sequence[str]) -> tuple[dict[str,
     """What the release computes in a process without the package, and the auto classes that fail, with the reason."""
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch, "tensors.safetensors")
-        asked = [str(release), str(result), list(AUTO_CLASSES.values()), list(compared), PROBES]
+        loaded = list(dict.fromkeys((*AUTO_CLASSES.values(), *compared)))
+        asked = [str(release), str(result), loaded, list(compared), PROBES]
         hidden = ("PYTHONPATH", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
         # A home of its own: no token, no earlier copy of the code, and no network.
@@ -911,8 +951,11 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
             return
         message = arguments.commit_message or f"Upload {type(model).__name__}"
         print(upload(api, repo_id, branch, arguments.private, release, message))
-    options = loading_options(settings)
-    print(f'\n{address}\n{AUTO_CLASSES[type(model).__name__]}.from_pretrained("{repo_id}", {options})')
+    own = AUTO_CLASSES.get(type(model).__name__)
+    how = (
+        f'{own}.from_pretrained("{repo_id}", {loading_options(settings)})' if own else "Its card says how to load it."
+    )
+    print(f"\n{address}\n{how}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -404,12 +404,12 @@ def neighbors(
     from .embedding import EmbeddingError
     from .folders import FolderError
     from .neighbors import NeighborError, Uses, neighbor_lines
-    from .scoring import MarkError, read_marked
+    from .scoring import MarkError, marked_word
 
     _quiet_transformers()
     try:
         with _one_line_errors(EmbeddingError, FolderError, MarkError, NeighborError, OSError):
-            read_marked(sentence)  # a mistake in it is told before the corpus is read
+            marked_word(sentence)  # a mistake in it is told before the corpus is read
             uses = Uses(corpus, model or MINI, layer, index, tokenized, column)
             if uses.report is not None:
                 typer.echo(f"Indexed {uses.report.words:,} words: {uses.index}", err=True)
@@ -418,6 +418,34 @@ def neighbors(
     except KeyboardInterrupt as interrupt:
         typer.echo(f"interrupted: {GO_ON}", err=True)
         raise typer.Exit(INTERRUPTED) from interrupt
+
+
+@app.command(short_help="Who did what to whom.")
+def roles(
+    sentence: Annotated[
+        str, typer.Argument(metavar="SENTENCE", help="Text with its predicates in [brackets].", show_default=False)
+    ],
+    model: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="A model of semantic roles, a folder.", show_default=False),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Write an object a line.")] = False,
+) -> None:
+    """Show, for every predicate of a sentence, which words have which role, the predicate itself being V.
+
+    \b
+    Example:
+      elmo roles "The cat [ate] the fish that Anna [bought] ." --model my-roles
+    """
+    from .folders import FolderError
+    from .roles import load_labeler, role_lines
+    from .scoring import MarkError
+
+    _quiet_transformers()
+    with _one_line_errors(FolderError, MarkError, OSError):
+        labeler, tokenizer = load_labeler(model)
+        for line in role_lines(sentence, labeler, tokenizer, as_json):
+            typer.echo(line)
 
 
 @app.command(short_help="Write a model as an ONNX file.")
@@ -442,7 +470,7 @@ def onnx(
 
     _quiet_transformers()
     with _one_line_errors(FolderError, ImportError, OSError, ValueError):
-        loaded, _ = load_folder(model, AutoModel, may_lack="scalar_mix.")
+        loaded, _ = load_folder(model, AutoModel)
         export_onnx(loaded, output, int8)
     typer.echo(f"Wrote {output} ({output.stat().st_size / 1e6:,.1f} MB)")
 

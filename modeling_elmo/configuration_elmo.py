@@ -50,7 +50,6 @@ _POSITIVE_FIELDS = (
     "projection_dim",
     "cell_dim",
     "num_hidden_layers",
-    "head_layers",
     "max_answer_words",
     "max_context_words",
     "max_span_width",
@@ -132,8 +131,8 @@ class ElmoConfig(PreTrainedConfig):
         head_dim (`int`, *optional*):
             Of task models: units of an LSTM in each direction; by default the papers' (300, tagging and coreference
             200, question answering 90, of GRUs).
-        head_layers (`int`, *optional*, defaults to 2):
-            Of tagging and coreference: LSTM layers.
+        head_layers (`int`, *optional*):
+            Of tagging, coreference and semantic roles: LSTM layers; by default 2, of semantic roles the paper's 8.
         head_dropout (`float`, *optional*, defaults to 0.5):
             Of task models: dropout on everything but ELMo vectors.
         head_char_filters (`int`, *optional*, defaults to 128):
@@ -195,7 +194,7 @@ class ElmoConfig(PreTrainedConfig):
     train_word_vectors: bool = False
     sequence_encoder: Literal["bcn", "esim"] = "bcn"
     head_dim: int | None = None
-    head_layers: int = 2
+    head_layers: int | None = None
     head_dropout: float | int = 0.5
     head_char_filters: int = 128
     use_crf: bool = True
@@ -252,8 +251,10 @@ class ElmoConfig(PreTrainedConfig):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
                 raise ValueError(f"`{name}` must be positive, or None for no bound, got {clip}")
-        if self.head_dim is not None and self.head_dim < 1:
-            raise ValueError(f"`head_dim` must be at least 1, or None for the head's own, got {self.head_dim}")
+        for name in ("head_dim", "head_layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1, or None for the head's own, got {value}")
         for name in ("dropout", "elmo_dropout", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}")

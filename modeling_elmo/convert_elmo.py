@@ -546,7 +546,7 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
             tokenizer = ElmoTokenizer.from_pretrained(model_dir, local_files_only=True)
             words = tokenizer.convert_ids_to_tokens(range(SPECIAL_WORDS, tokenizer.vocab_size))
     model, loading = loaded
-    if missing := sorted(name for name in loading["missing_keys"] if not name.startswith("scalar_mix.")):
+    if missing := sorted(loading["missing_keys"]):
         raise ConversionError(f"{model_dir}: the weights lack `{missing[0]}`")
     parameters = model.state_dict()
     for name, tensor in parameters.items():

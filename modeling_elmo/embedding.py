@@ -127,8 +127,7 @@ class ElmoEmbedder:
     ) -> "ElmoEmbedder":
         """An embedder of the model and tokenizer in a folder; `settings` as for the class."""
         try:
-            # Without a mix of its own a model has the initial one, the average.
-            model, tokenizer = load_folder(folder, AutoModel, may_lack="scalar_mix.")
+            model, tokenizer = load_folder(folder, AutoModel)
         except FolderError as error:
             raise EmbeddingError(str(error)) from error
         return cls(model.to(device), tokenizer, **settings)

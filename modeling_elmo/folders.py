@@ -19,8 +19,8 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def load_folder(folder: str | os.PathLike[str], auto_class: Any, may_lack: str) -> tuple[Any, ElmoTokenizer]:
-    """The model and the tokenizer of a folder. Weights whose names begin with `may_lack` may be missing."""
+def load_folder(folder: str | os.PathLike[str], auto_class: Any) -> tuple[Any, ElmoTokenizer]:
+    """The model and the tokenizer of a folder."""
     config_file = Path(folder) / "config.json"
     if not config_file.is_file():
         raise FolderError(f"{folder}: no model folder: it has no config.json")
@@ -34,6 +34,6 @@ def load_folder(folder: str | os.PathLike[str], auto_class: Any, may_lack: str) 
         raise
     except (OSError, ValueError, RuntimeError) as error:
         raise FolderError(f"{folder}: the model cannot be loaded: {first_line(error)}") from error
-    if missing := sorted(name for name in loading["missing_keys"] if not may_lack or not name.startswith(may_lack)):
+    if missing := sorted(loading["missing_keys"]):
         raise FolderError(f"{folder}: the weights lack `{missing[0]}`")
     return model.eval(), tokenizer

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ from .crf_elmo import (
     without_transitions,
 )
 from .encoders_elmo import BiattentiveNetwork, CharacterCnn, Esim, TaskConv, WordLstm, Words
+from .highway_lstm_elmo import HighwayLstm, OrthogonalLinear
 from .layers_elmo import (
     CarryGate,
     ElmoCharacterEncoder,
@@ -78,8 +79,11 @@ NUM_SPECIAL_WORDS = 4
 TASK_CHARACTER_DIM, TASK_FILTER_WIDTH = 16, 3
 # Of a reader's (Clark and Gardner, 2018).
 READER_CHARACTER_DIM, READER_FILTER_WIDTH = 20, 5
-# Units of the task models' LSTMs, as in the papers; of the reader's GRUs.
-CLASSIFIER_DIM, TAGGER_DIM, READER_DIM = 300, 200, 90
+# Units of the task models' LSTMs, as in the papers; of the reader's GRUs. Layers of the LSTMs.
+CLASSIFIER_DIM, TAGGER_DIM, READER_DIM, SRL_DIM = 300, 200, 90, 300
+TAGGER_LAYERS, SRL_LAYERS = 2, 8
+# Size of what marks a sentence's predicate (He et al., 2017).
+PREDICATE_DIM = 100
 # Windows of a context that are read at once.
 WINDOWS_AT_ONCE = 16
 # Of coreference: dropout behind the LSTMs as a part of that on words, 0.2 of 0.5 in the paper; tokens of sentences of
@@ -140,6 +144,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["ElmoCharacterEncoder", "ElmoLanguageModel"]
     # Weights of a mix are left behind by a config that mixes otherwise, a softmax by all but pretraining.
     _keys_to_ignore_on_load_unexpected = [r"^(elmo\.)?scalar_mix\.", r"^softmax\."]
+    # A folder without a mix, as pretraining and conversion write it, means the initial one, the average.
+    _keys_to_ignore_on_load_missing = [r"^scalar_mix\."]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -149,6 +155,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
         """
         if isinstance(module, GlorotLinear):
             init.uniform_(module.weight, -module.bound, module.bound)
+        elif isinstance(module, OrthogonalLinear):
+            init.copy_(module.weight, module.initial_weight())
         elif isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
         elif isinstance(module, LinearChainCrf):
@@ -1046,8 +1054,8 @@ class ElmoWordEncoder(ElmoTaskModel):
             self.char_cnn = CharacterCnn(
                 config.char_vocab_size, TASK_CHARACTER_DIM, config.head_char_filters, TASK_FILTER_WIDTH
             )
-        units = config.head_dim or TAGGER_DIM
-        self.encoder = WordLstm(self.input_size, units, config.head_layers, config.head_dropout)
+        units, layers = config.head_dim or TAGGER_DIM, config.head_layers or TAGGER_LAYERS
+        self.encoder = WordLstm(self.input_size, units, layers, config.head_dropout)
 
     def _own_features(self) -> int:
         return self.config.head_char_filters
@@ -1114,11 +1122,7 @@ class ElmoForTokenClassification(ElmoWordEncoder):
             if self.crf is not None:
                 loss = self.crf.loss(emissions, mask, wanted, IGNORED) / max(len(labels), 1)
             else:
-                count = (wanted != IGNORED).sum().clamp(min=1)
-                loss = F.cross_entropy(
-                    emissions.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
-                )
-                loss = loss / count
+                loss = _word_loss(emissions, wanted)
             loss = loss + self._penalty()
         if self.training:
             return ElmoTokenClassifierOutput(loss=loss, logits=_put(emissions, position, mask, shape, 0.0))
@@ -1169,6 +1173,155 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         finally:
             self.train(was_training)
         return [row[keep].tolist() for row, keep in zip(best, mask, strict=True)]
+
+
+@dataclass
+class ElmoSemanticRoleLabelerOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForSemanticRoleLabeling`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with labels):
+            -log p of the labels, the mean over words.
+        logits (`torch.FloatTensor` of shape `(B, T, num_labels)`):
+            log p of each label of each word.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*, in eval mode):
+            The best label sequence that BIO allows, -100 where there is no word.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class Role(NamedTuple):
+    """A part of a sentence and what it is to the predicate: words `start` to before `end`."""
+
+    role: str
+    start: int
+    end: int
+    text: str
+
+
+class ElmoForSemanticRoleLabeling(ElmoTaskModel):
+    """Who did what to whom: the words' roles for one predicate of a sentence, in BIO labels (He et al., 2017)."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.predicate_embeddings = nn.Embedding(2, PREDICATE_DIM)
+        units, layers = config.head_dim or SRL_DIM, config.head_layers or SRL_LAYERS
+        self.encoder = HighwayLstm(self.input_size + PREDICATE_DIM, units, layers, config.head_dropout)
+        # Not of the tagger's name: its sizes are others, and folders load through every auto class.
+        self.role_classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        predicate_index: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoSemanticRoleLabelerOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of a sentence. A sentence with several predicates is a row for each.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
+            predicate_index (`(B,)`):
+                Where the predicate is in each row, `<S>` included: the first word is at 1.
+            labels (`(B, T)`, *optional*):
+                Numbers of labels, -100 for sentence markers, padding and whatever has none.
+        """
+        (text,), (position,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        is_predicate = _predicates(predicate_index, position, text.mask)
+        indicator = self.predicate_embeddings(is_predicate.long()) * text.mask[..., None]
+        encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)
+        if text.elmo is not None:
+            encoded = torch.cat([encoded, text.elmo], dim=-1)
+        log_p = self.role_classifier(encoded).float().log_softmax(-1)
+        assert char_ids is not None
+        shape = char_ids.shape[:2]
+        loss = None
+        if labels is not None:
+            _check_labels(labels, self.config.num_labels)
+            wanted = labels.gather(1, position).masked_fill(~text.mask, IGNORED)
+            loss = _word_loss(log_p, wanted) + self._penalty()
+        output = ElmoSemanticRoleLabelerOutput(loss=loss, logits=_put(log_p, position, text.mask, shape, 0.0))
+        if not self.training:
+            names = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
+            scores = without_transitions(log_p).restricted(allowed_labels(names, "BIO"))
+            best = best_labels(log_p, text.mask, scores)[..., None]
+            output.predictions = _put(best, position, text.mask, shape, IGNORED).squeeze(-1)
+        return output
+
+    @overload
+    def label(self, words: Sequence[str], predicate_index: int, tokenizer: ElmoTokenizer) -> list[Role]: ...
+    @overload
+    def label(
+        self, words: Sequence[str], predicate_index: Sequence[int], tokenizer: ElmoTokenizer
+    ) -> list[list[Role]]: ...
+    @torch.no_grad()
+    def label(
+        self, words: Sequence[str], predicate_index: int | Sequence[int], tokenizer: ElmoTokenizer
+    ) -> list[Role] | list[list[Role]]:
+        """Who did what to whom: the roles of a sentence's parts for a predicate, the predicate itself being `V`.
+
+        The predicate is given by its position among the words, from 0. Several are read as one batch, and return a
+        list each. Nothing is dropped out, whatever mode the model is in.
+        """
+        several = [predicate_index] if isinstance(predicate_index, int) else list(predicate_index)
+        for index in several:
+            if not 0 <= index < len(words):
+                raise ValueError(f"`predicate_index` must be a place among {len(words)} words, from 0, got {index}")
+        if not several:
+            return []
+        was_training = self.training
+        self.eval()
+        try:
+            rows = [list(words)] * len(several)
+            inputs = tokenizer(rows, is_split_into_words=True, return_tensors="pt").to(self.device)
+            predicates = torch.tensor(several, device=self.device) + 1  # behind `<S>`
+            found = self(**inputs, predicate_index=predicates).predictions
+        finally:
+            self.train(was_training)
+        labels = [[self.config.id2label[number] for number in row if number != IGNORED] for row in found.tolist()]
+        roles = [
+            [Role(role, start, end, " ".join(words[start:end])) for role, start, end in role_spans(of_row)]
+            for of_row in labels
+        ]
+        return roles[0] if isinstance(predicate_index, int) else roles
+
+
+def _predicates(index: Tensor | None, position: Tensor, mask: Tensor) -> Tensor:
+    """Which of the words, at some positions of their rows (B, T'), is each row's predicate."""
+    if index is None or index.shape != mask.shape[:1]:
+        got = "none" if index is None else f"the shape {tuple(index.shape)}"
+        raise ValueError(f"`predicate_index` must have one position for each of {len(mask)} rows, got {got}")
+    found = (position == index[:, None]) & mask
+    if not bool(found.any(1).all()):
+        row = int(found.any(1).long().argmin())
+        real = position[row][mask[row]].tolist()
+        where = f"{real[0]} to {real[-1]}" if real else "nowhere: it has no words"
+        raise ValueError(f"`predicate_index` of row {row} must be where a word is, {where}, got {int(index[row])}")
+    return found
+
+
+def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """The spans of BIO labels: each role, its first word and one past its last."""
+    spans: list[tuple[str, int, int]] = []
+    for word, label in enumerate(labels):
+        position, _, role = label.partition("-")
+        if position == "B":
+            spans.append((role, word, word + 1))
+        elif position == "I":
+            spans[-1] = (role, spans[-1][1], word + 1)
+    return spans
 
 
 @dataclass
@@ -1334,6 +1487,12 @@ def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: 
     whole = rows.new_full((*shape, rows.shape[-1]), fill)
     index = position[..., None].expand_as(rows)
     return whole.scatter(1, index, torch.where(mask[..., None], rows, rows.new_full((), fill)))
+
+
+def _word_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """-log p of the words' labels (B, T') by their scores (B, T', K), the mean over those that have one."""
+    loss = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return loss / (labels != IGNORED).sum().clamp(min=1)
 
 
 def _check_labels(labels: Tensor, count: int) -> None:
@@ -1522,6 +1681,7 @@ ElmoForTokenClassification.register_for_auto_class("AutoModelForTokenClassificat
 ElmoForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")
 ElmoForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
 # There is no auto class for these. Registered as anything, they are saved with their code; the map stays `AUTO_MAP`.
+ElmoForSemanticRoleLabeling.register_for_auto_class("AutoModel")
 ElmoForCoreferenceResolution.register_for_auto_class("AutoModel")
 
 __all__ = [
@@ -1532,6 +1692,7 @@ __all__ = [
     "ElmoForPreTraining",
     "ElmoForPreTrainingOutput",
     "ElmoForQuestionAnswering",
+    "ElmoForSemanticRoleLabeling",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",
@@ -1539,8 +1700,10 @@ __all__ = [
     "ElmoPreTrainedModel",
     "ElmoQuestionAnsweringOutput",
     "ElmoScalarMix",
+    "ElmoSemanticRoleLabelerOutput",
     "ElmoTaskModel",
     "ElmoTokenClassifierOutput",
+    "Role",
     "SentenceScore",
     "Substitute",
 ]

@@ -32,7 +32,7 @@ from .embedding import (
     require,
 )
 from .folders import first_line, load_folder
-from .scoring import read_marked
+from .scoring import marked_word
 
 # Cosines of float16 vectors differ from those of float32 in the fourth decimal.
 DTYPE = "float16"
@@ -94,7 +94,7 @@ class Uses:
         self.corpus = Path(corpus)
         if not self.corpus.is_file():
             raise NeighborError(f"{corpus}: no such file; the corpus is text, a sentence a line, or a table of it")
-        loaded, tokenizer = load_folder(model, AutoModel, may_lack="scalar_mix.")
+        loaded, tokenizer = load_folder(model, AutoModel)
         top = loaded.config.num_hidden_layers
         if str(layer) not in ("top", "average", "mix", *map(str, range(top + 1))):
             raise NeighborError(f"`layer` must be top, average, mix or a number from 0 to {top}, got {str(layer)!r}")
@@ -129,7 +129,7 @@ class Uses:
 
     def nearest(self, sentence: str, count: int = 10, any_word: bool = False) -> list[Neighbor]:
         """The uses nearest to the word in [brackets], of the same word, in upper or lower case, or of any."""
-        words, position = read_marked(sentence)
+        words, position = marked_word(sentence)
         (vectors,) = self.embedder.embed([words])
         query = torch.from_numpy(vectors[position])  # (D,)
         found: list[Neighbor] = []

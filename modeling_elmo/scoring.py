@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -16,9 +17,11 @@ from .folders import FolderError, load_folder
 from .modeling_elmo import ElmoForPreTraining
 from .tokenization_elmo import ElmoTokenizer, split_words
 
+HOW_TO_MARK = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
+
 
 class MarkError(ValueError):
-    """A sentence without exactly one word in brackets."""
+    """A sentence whose brackets are not around the words that they should be around."""
 
 
 class Line(NamedTuple):
@@ -31,7 +34,7 @@ class Line(NamedTuple):
 def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
     """A model with its softmax, and the vocabulary that is for."""
     try:
-        model, tokenizer = load_folder(folder, AutoModelForPreTraining, may_lack="")
+        model, tokenizer = load_folder(folder, AutoModelForPreTraining)
     except FolderError as error:
         if "lack `softmax." not in str(error):
             raise
@@ -44,16 +47,6 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
             f"{folder}: the vocabulary has {len(tokenizer):,} words and the softmax {model.config.vocab_size:,}"
         )
     return model, tokenizer
-
-
-def read_marked(sentence: str) -> tuple[list[str], int]:
-    """The words of a sentence that has one in [brackets], and which that is."""
-    before, opening, rest = sentence.partition("[")
-    marked, closing, after = rest.partition("]")
-    if not opening or not closing or not marked.strip() or "[" in rest or "]" in after:
-        raise MarkError('mark one word with brackets, as in "He sat on the [bank] of the river ."')
-    left, right = ([text[start:end] for start, end in split_words(text)] for text in (before, after))
-    return [*left, marked.strip(), *right], len(left)
 
 
 def _read_lines(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
@@ -107,11 +100,34 @@ def score_lines(
     )
 
 
+def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]:
+    """The words of a text, and the positions of those in [brackets], which stay as they are."""
+    words: list[str] = []
+    marked: list[int] = []
+    for number, part in enumerate(re.split(r"\[([^\[\]]*)\]", sentence)):
+        if number % 2 and part.strip():
+            marked.append(len(words))
+            words.append(part.strip())
+        elif number % 2 or "[" in part or "]" in part:
+            raise MarkError(how_to_mark)
+        else:
+            words += [part[start:end] for start, end in split_words(part)]
+    return words, marked
+
+
+def marked_word(sentence: str) -> tuple[list[str], int]:
+    """The words of a text, and the position of the only one in [brackets]."""
+    words, marked = marked_words(sentence, HOW_TO_MARK)
+    if len(marked) != 1:
+        raise MarkError(HOW_TO_MARK)
+    return words, marked[0]
+
+
 def substitute_lines(
     sentence: str, model: ElmoForPreTraining, tokenizer: ElmoTokenizer, count: int = 10, as_json: bool = False
 ) -> Iterator[str]:
     """The words that may stand where the sentence has one in [brackets]."""
-    words, position = read_marked(sentence)
+    words, position = marked_word(sentence)
     for substitute in model.substitutes(words, position, tokenizer, count):
         if as_json:
             yield json.dumps(substitute._asdict(), ensure_ascii=False)

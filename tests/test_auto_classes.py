@@ -1,15 +1,12 @@
 """A saved folder loads through the auto classes: with the package imported, and in a process that cannot have it."""
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from clean_process import run_without_package
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import modeling_elmo
@@ -20,17 +17,10 @@ from modeling_elmo.configuration_elmo import AUTO_MAP
 SIZES = {"char_embedding_dim": 4, "char_filters": [[1, 4], [3, 8]], "projection_dim": 64, "cell_dim": 64}
 WORDS = ["The", "naïve", "bank", "🏦", "lends", "x" * 60]
 
-# Blocks the package before anything else runs, then loads the folder by its own code and saves the vectors.
+# Loads the folder by its own code and saves the vectors.
 CLEAN_PROCESS = """
     import sys
 
-    class NoPackage:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in BLOCKED:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    BLOCKED = {blocked}
-    sys.meta_path.insert(0, NoPackage())
     folder, words, result = sys.argv[1], sys.argv[2].split("\\n"), sys.argv[3]
 
     import torch
@@ -63,20 +53,9 @@ def load_in_clean_process(
 ) -> torch.Tensor:
     """Loads the folder through every auto class; what the model of the `last` one makes of the words."""
     result = tmp_path / "vectors.pt"
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
     auto_classes = ",".join([*(name for name in AUTO_MAP if name != last), "AutoTokenizer", last])
-    arguments = [str(folder), "\n".join(WORDS), str(result), auto_classes, *([str(resave)] if resave else [])]
-    code = textwrap.dedent(CLEAN_PROCESS).replace("{blocked}", repr(("modeling_elmo", *blocked)))
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    arguments = [folder, "\n".join(WORDS), result, auto_classes, *([resave] if resave else [])]
+    run_without_package(CLEAN_PROCESS, *arguments, folder=tmp_path, also=blocked)
     return torch.load(result, weights_only=True)
 
 
@@ -114,6 +93,7 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "configuration",
         "crf",
         "encoders",
+        "highway_lstm",
         "kernel",
         "layers",
         "modeling",

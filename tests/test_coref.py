@@ -13,6 +13,7 @@ from pathlib import Path
 import finetune
 import pytest
 import torch
+from clean_process import run_without_package
 from coref import (
     Document,
     coreference_scores,
@@ -281,17 +282,10 @@ def test_a_saved_head_has_the_same_weights_and_clusters(placement, tokenizer, tm
     torch.testing.assert_close(found.mention_scores, expected.mention_scores, atol=TOLERANCE, rtol=0)
 
 
-# Loads a folder by the code in it, in a process that cannot have the package.
 CLEAN_PROCESS = """
     import json
     import sys
 
-    class NoPackage:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] == "modeling_elmo":
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    sys.meta_path.insert(0, NoPackage())
     folder, sentences = sys.argv[1], json.loads(sys.argv[2])
 
     from transformers import AutoTokenizer
@@ -308,18 +302,8 @@ def test_a_folder_loads_by_its_own_code_in_a_process_without_the_package(tokeniz
     model, sentences = build(), DOCUMENTS[0].sentences
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CLEAN_PROCESS), str(tmp_path / "model"), json.dumps(sentences)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [[tuple(mention) for mention in mentions] for mentions in json.loads(done.stdout)]
+    printed = run_without_package(CLEAN_PROCESS, tmp_path / "model", json.dumps(sentences), folder=tmp_path)
+    found = [[tuple(mention) for mention in mentions] for mentions in json.loads(printed)]
     assert found == model.clusters(sentences, tokenizer)
 
 

@@ -51,6 +51,10 @@ def write_task(task: str, folder: Path) -> Path:
         rows = [("a dog runs", "an animal runs", "entailment"), ("a dog runs", "no dog runs", "contradiction")] * 6
         keys = ("sentence1", "sentence2", "gold_label")
         path.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows))
+    elif task == "srl":
+        path = folder / "data.conll"
+        rows = [f"a\t-\t(A0*\n{noun}\t-\t*)\nruns\trun\t(V*)\n.\t-\t*\n" for noun in ("dog", "animal", "sun")]
+        path.write_text(("\n".join(rows) + "\n") * 4)
     elif task == "squad":
         path = folder / "data.json"
         asked = [("what shines ?", "the sun", 0), ("what barks ?", "the dog", 15)] * 6

@@ -23,9 +23,11 @@ from settings import Settings
 import hub_upload
 from modeling_elmo import (
     ElmoConfig,
+    ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
     ElmoForPreTraining,
     ElmoForQuestionAnswering,
+    ElmoForSemanticRoleLabeling,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoModel,
@@ -492,6 +494,8 @@ def test_a_card_says_nothing_that_the_folder_does_not_and_is_stable(tmp_path):
         (ElmoForMultipleChoice, {}, "multiple-choice"),
         (ElmoForQuestionAnswering, {}, "question-answering"),
         (ElmoForTokenClassification, {"elmo_placement": "none"}, "token-classification"),
+        (ElmoForSemanticRoleLabeling, {}, "token-classification"),
+        (ElmoForCoreferenceResolution, {"predict_singletons": True}, "token-classification"),
     ],
 )
 def test_the_lines_of_every_heads_card_run(kind, changes, tag, tmp_path, capsys):
@@ -499,7 +503,7 @@ def test_the_lines_of_every_heads_card_run(kind, changes, tag, tmp_path, capsys)
     card = write_card(folder)
     assert ModelCard(card).data.pipeline_tag == tag
     code = python_block(card)
-    assert code.count("\n") <= 11
+    assert code.count("\n") <= 12
     exec(code.replace('"user/name"', repr(str(folder))), {})
     assert capsys.readouterr().out
 
@@ -519,6 +523,13 @@ def test_a_dry_run_checks_and_lists_and_sends_nothing(tmp_path, capsys):
         assert f"B  {name}\n" in out
     assert "/user/name/tree/v2 (branch v2, public if new)" in out
     assert out.endswith("Nothing was sent.\n")
+
+
+@pytest.mark.parametrize("kind", [ElmoForSemanticRoleLabeling, ElmoForCoreferenceResolution])
+def test_a_head_without_an_auto_class_is_checked_by_its_name(kind, tmp_path, capsys):
+    folder = save(kind(ElmoConfig(**SIZES, **HEAD)), tmp_path / "model")
+    assert hub_upload.main([str(folder), "user/name", "--license", "mit", "--dry-run"]) == 0
+    assert f", {kind.__name__}; the same vectors, bit for bit" in capsys.readouterr().out
 
 
 def test_a_release_that_computes_otherwise_is_refused(tmp_path, monkeypatch):

@@ -3,9 +3,6 @@
 import itertools
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import datasets
@@ -13,6 +10,7 @@ import finetune
 import numpy as np
 import pytest
 import torch
+from clean_process import run_without_package
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
 from settings import TaskSettings
@@ -299,12 +297,6 @@ def test_the_best_window_of_a_long_context_wins(side, tokenizer):
 CLEAN_PROCESS = """
     import sys
 
-    class NoPackage:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] == "modeling_elmo":
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    sys.meta_path.insert(0, NoPackage())
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     model = AutoModelForQuestionAnswering.from_pretrained(sys.argv[1], trust_remote_code=True)
@@ -317,19 +309,9 @@ def test_a_saved_head_answers_in_a_process_without_the_package(tokenizer, tmp_pa
     model = build()
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "PYTHONIOENCODING": "utf-8"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CLEAN_PROCESS), str(tmp_path / "model"), "how much?", CONTEXT],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    printed = run_without_package(CLEAN_PROCESS, tmp_path / "model", "how much?", CONTEXT, folder=tmp_path)
     expected = model.answer("how much?", CONTEXT, tokenizer)
-    answer, score, start, end = eval(done.stdout)
+    answer, score, start, end = eval(printed)
     assert (answer, start, end) == (expected.answer, expected.start, expected.end)
     assert score == pytest.approx(expected.score, rel=1e-5)
 

@@ -221,8 +221,8 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     say(
         """By its characters a word has the same neighbours in any sentence, as it has in a table of word vectors such
         as GloVe. (There they are related words. Here they are those of the sample that its character layer finds most
-        alike.) By the top layer, the nearest uses depend on the sentence. After the cosine stands the sense, by our own label,
-        which the model never saw."""
+        alike.) By the top layer, the nearest uses depend on the sentence. After the cosine stands the sense, by our
+        own label, which the model never saw."""
     )
     show_neighbours(uses, embedder, corpus)
     print()

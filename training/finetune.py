@@ -6,9 +6,9 @@
     python training/finetune.py --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
 Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
-squad (an answer in a context), coref (mentions of the same thing in a document). Each has a recipe of its name in
-training/recipes; another YAML file may be the first argument. Settings on the command line win, and include everything
-of transformers' TrainingArguments.
+srl (semantic roles), squad (an answer in a context), coref (mentions of the same thing in a document). Each has a
+recipe of its name in training/recipes; another YAML file may be the first argument. Settings on the command line win,
+and include everything of transformers' TrainingArguments.
 """
 
 import argparse
@@ -51,6 +51,7 @@ from figures import draw_mix
 from processes import keep_to_the_end, run_script
 from settings import SettingsError, TaskSettings, parse_with_recipe
 from squad import AnswerInContext
+from srl import SemanticRoles
 from task_data import TaskDataError, sample_fraction
 from tasks import ClassOfText, RightEnding, TagOfWord, Task
 
@@ -59,6 +60,7 @@ from modeling_elmo import (
     ElmoForCoreferenceResolution,
     ElmoForMultipleChoice,
     ElmoForQuestionAnswering,
+    ElmoForSemanticRoleLabeling,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoTokenizer,
@@ -74,6 +76,7 @@ TASKS: dict[str, Task] = {
         TagOfWord("ner", ElmoForTokenClassification, metric="f1"),
         TagOfWord("pos", ElmoForTokenClassification),
         RightEnding("choice", ElmoForMultipleChoice),
+        SemanticRoles("srl", ElmoForSemanticRoleLabeling, metric="f1"),
         AnswerInContext("squad", ElmoForQuestionAnswering, metric="f1"),
         Coreference("coref", ElmoForCoreferenceResolution, metric="conll_f1"),
     )
@@ -336,8 +339,11 @@ class Run:
             found = self.trainer.predict(examples, metric_key_prefix=prefix)
             self.trainer.save_metrics(prefix, found.metrics)
             if self.trainer.is_world_process_zero():
-                name = f"{'' if part == 'validation' else f'{part}_'}{self.task.predictions_file}"
-                self._write_predictions(self.folder / name, examples, found.predictions)
+                beginning = "" if part == "validation" else f"{part}_"
+                path = self.folder / f"{beginning}{self.task.predictions_file}"
+                self._write_predictions(path, examples, found.predictions)
+                for name, text in self.task.reports(examples, self.labels, found.predictions).items():
+                    (self.folder / f"{beginning}{name}").write_text(text, encoding="utf-8")
         results = json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
         if self.trainer.is_world_process_zero():
             if weights := self.model.mix_weights():

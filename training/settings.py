@@ -156,7 +156,7 @@ class Settings:
 class TaskSettings:
     """What a task's recipe or the command line can set, beside TrainingArguments."""
 
-    task: str = field(metadata={"help": "sst, nli, ner, pos, choice, squad or coref."})
+    task: str = field(metadata={"help": "sst, nli, ner, pos, choice, srl, squad or coref."})
     # The data
     train_file: str | None = field(default=None, metadata={"help": "Training data, in the formats of the task."})
     validation_file: str | None = field(default=None, metadata={"help": "What the best epoch is chosen by."})
@@ -169,7 +169,8 @@ class TaskSettings:
     validation_split: str = field(default="validation", metadata={"help": "Its split to choose by."})
     test_split: str | None = field(default=None, metadata={"help": "Its split to evaluate at the end."})
     columns: list[str] = field(
-        default_factory=list, metadata={"help": "Names of columns that differ from ours: words=tokens tags=ner_tags"}
+        default_factory=list,
+        metadata={"help": "Columns that are not ours: words=tokens tags=ner_tags; of srl, by number: frame=4"},
     )
     phrases: bool = field(default=False, metadata={"help": "Of sst: train on every labelled phrase of the trees."})
     document_words: int = field(

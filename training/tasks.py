@@ -67,6 +67,10 @@ class Task:
     ) -> None:
         raise NotImplementedError
 
+    def reports(self, examples: Examples, labels: Sequence[str], predicted: np.ndarray) -> dict[str, str]:
+        """More to write beside the predictions: names of files, and what is in them."""
+        return {}
+
 
 class ClassOfText(Task):
     """A class for a text, or for a pair of texts."""

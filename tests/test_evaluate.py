@@ -1,0 +1,178 @@
+"""What a biLM has learned, and putting one into the package."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import bundle
+import evaluate
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+
+from modeling_elmo import MINI, ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+
+SIZES = {"projection_dim": 16, "cell_dim": 32, "char_filters": [[1, 8], [3, 24]], "num_highway_layers": 1}
+VOCABULARY = ["the", "bank", "river", "money", "."]
+TEXT = "the bank .\nthe river bank .\nmoney\nthe unknown money .\n"
+# Float32 sums of a few sentences.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    tokenizer = ElmoTokenizer(vocab=VOCABULARY)
+    ElmoForPreTraining(ElmoConfig(**SIZES, vocab_size=len(tokenizer))).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+class KnownVectors:
+    """Stands in for an embedder: each word's only layer is what `vector` says of it and its sentence."""
+
+    def __init__(self, vector) -> None:
+        self.vector = vector
+
+    def embed(self, sentences):
+        for words in sentences:
+            yield np.array([[self.vector(word, words) for word in words]], dtype=np.float32)
+
+
+# -------------------------------------------------------------------------------------------------------- perplexity
+
+
+def test_perplexities_are_those_of_the_sentences_alone_and_of_carried_states(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate, "BATCH", 2)  # two lanes of two sentences
+    (tmp_path / "text.txt").write_text(TEXT)
+    command = ["perplexity", "--model", str(folder), str(tmp_path / "text.txt"), "--output_dir", str(tmp_path / "out")]
+    assert evaluate.main(command) == 0
+    alone, carried = json.loads((tmp_path / "out" / "perplexity.json").read_text())
+    model, tokenizer = AutoModelForPreTraining.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    lanes = [TEXT.splitlines()[:2], TEXT.splitlines()[2:]]
+    scores = model.score([sentence.split() for lane in lanes for sentence in lane], tokenizer)
+    loss = -sum(score.forward.sum() + score.backward.sum() for score in scores) / sum(
+        2 * len(score.forward) for score in scores
+    )
+    assert alone["mean"] == pytest.approx(math.exp(loss), rel=TOLERANCE)
+    assert alone["mean"] == pytest.approx(math.sqrt(alone["forward"] * alone["backward"]))
+    assert (alone["words"], alone["unknown"]) == (12, 1 / 12)
+
+    total, count = 0.0, 0
+    for lane in lanes:  # by hand, one lane after the other
+        states = None
+        for sentence in lane:
+            (score,), states = model.score_batch([sentence.split()], tokenizer, states)
+            total -= float(score.forward.sum() + score.backward.sum())
+            count += 2 * len(score.forward)
+    assert carried["mean"] == pytest.approx(math.exp(total / count), rel=TOLERANCE)
+    assert carried["mean"] != alone["mean"]
+    assert "| text.txt | 12 | 8.3 % | carried |" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------------------ senses
+
+
+def write_senses(path: Path, *uses: tuple[str, str]) -> Path:
+    """Sentences of a context word and a word whose sense is given by it."""
+    rows = []
+    for context, sense in uses:
+        tokens = [{"w": context, "lemma": context, "senses": []}]
+        senses = [["WordNet-eng30", "1"], ["WordNet-eng30", f"eng30-{sense}"], ["other", "eng30-odd"]]
+        rows.append({"tokens": [*tokens, {"w": "big_bank", "lemma": "Bank", "senses": senses}]})
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def test_a_sense_is_that_of_the_nearest_centroid_and_the_most_frequent_one_is_the_baseline(tmp_path):
+    directions = {"river": [1.0, 0.1], "shore": [1.0, -0.1], "money": [0.1, 1.0], "loan": [-0.1, 1.0]}
+    embedder = KnownVectors(lambda word, words: directions[words[0]])
+    train = write_senses(tmp_path / "a.jsonl.gz", ("river", "side"), ("money", "house"), ("money", "house"))
+    test = write_senses(tmp_path / "b.jsonl", ("shore", "side"), ("loan", "house"), ("loan", "side"))
+    frequent, layer, average = evaluate.senses(embedder, [train], test, ["layer", "average"])
+    assert frequent["F1"] == pytest.approx(1 / 3)
+    assert layer["F1"] == average["F1"] == pytest.approx(2 / 3)
+    assert (layer["uses"], layer["seen in training"], layer["with several senses"]) == (3, 3, 3)
+
+
+def test_joined_words_are_several_and_a_lemma_never_seen_counts_as_wrong(tmp_path):
+    test = write_senses(tmp_path / "test.jsonl", ("river", "side"))
+    ((words, (use,)),) = evaluate.read_uses(test)
+    assert words == ["river", "big", "bank"]
+    assert (use.place, use.lemma, use.senses) == (slice(1, 3), "bank", ["eng30-side"])
+    (tmp_path / "train.jsonl").write_text('{"tokens": []}\n')
+    embedder = KnownVectors(lambda word, words: [1.0])
+    rows = evaluate.senses(embedder, [tmp_path / "train.jsonl"], test, ["layer", "average"])
+    assert [row["F1"] for row in rows] == [0.0, 0.0, 0.0]
+
+
+# -------------------------------------------------------------------------------------------------------------- tags
+
+
+def test_a_linear_classifier_learns_tags_that_the_vectors_tell(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "tags.tsv"
+    path.write_text("".join(f"w{n}\t{'NOUN' if n % 2 else 'VERB'}\n\n" for n in range(40)))
+    embedder = KnownVectors(lambda word, words: [float(int(word[1:]) % 2), rng.normal()])
+    layer, _ = evaluate.tags(embedder, path, path, ["layer", "average"])
+    assert layer == {"representation": "layer", "accuracy": 1.0, "words": 40}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["senses", "--train", "bad.jsonl", "--test", "bad.jsonl"], "bad.jsonl, line 1: no sentence with senses"),
+        (["senses", "--train", "no.jsonl", "--test", "no.jsonl"], "no.jsonl"),
+        (["tags", "--train", "empty", "--test", "empty"], "empty"),
+        (["perplexity", "empty"], "empty, there is nothing to predict"),
+    ],
+)
+def test_bad_input_is_one_clear_line(command, message, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.jsonl").write_text("[]\n")
+    Path("empty").write_text("")
+    assert evaluate.main([*command, "--model", str(folder), "--output_dir", "out"]) == evaluate.BAD_INPUT
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert line.startswith("error: ")
+    assert message in line
+
+
+# ------------------------------------------------------------------------------------------------- the bundled model
+
+
+def test_a_bundled_model_is_half_as_large_without_code_and_loads_as_float32(folder, tmp_path, capsys):
+    assert bundle.main([str(folder), "--output_dir", str(tmp_path / "mini")]) == 0
+    assert "the cosine of a vector before and after is 1.0000" in capsys.readouterr().out
+    made = tmp_path / "mini"
+    assert not list(made.glob("*.py"))
+    sizes = [(path / "model.safetensors").stat().st_size for path in (folder, made)]
+    assert sizes[1] < 0.7 * sizes[0]
+    model, tokenizer = AutoModel.from_pretrained(made), AutoTokenizer.from_pretrained(made)
+    assert model.dtype == torch.float32
+    assert len(tokenizer) == 4 + len(VOCABULARY)
+    assert bundle.main([str(tmp_path / "none")]) == bundle.BAD_INPUT
+
+
+def test_the_bundled_model_tells_senses_of_a_word_apart():
+    """Six sentences: three banks of rivers, three of money."""
+    sentences = [
+        "The bank lends money to farmers .",
+        "He put his savings in the bank .",
+        "The bank paid him ten thousand pounds .",
+        "We sat on the bank of the river .",
+        "The boat drifted to the muddy bank .",
+        "Flowers grew along the bank of the stream .",
+    ]
+    model, tokenizer = AutoModel.from_pretrained(MINI), AutoTokenizer.from_pretrained(MINI)
+    with torch.no_grad():
+        inputs = tokenizer(sentences, padding=True, return_tensors="pt")
+        top = model(**inputs, keep_sentence_markers=False, output_hidden_states=True).hidden_states[-1]
+    banks = torch.stack([top[row, sentence.split().index("bank")] for row, sentence in enumerate(sentences)])
+    cosine = torch.cosine_similarity(banks[:, None], banks[None], dim=-1)
+    alike = [cosine[a, b] for block in (range(3), range(3, 6)) for a in block for b in block if a != b]
+    other = [cosine[a, b] for a in range(3) for b in range(3, 6)]
+    assert sum(alike) / len(alike) > sum(other) / len(other)
