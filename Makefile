@@ -10,7 +10,7 @@ MANYLANGS := $(VENV)/peers/elmoformanylangs-0.0.4.post2
 .PHONY: help demo test lint parity bench clean
 
 help:
-	@echo "make demo   embed a few sentences, from a fresh clone to vectors"
+	@echo "make demo   in two minutes: a word's nearest uses, a tagger with and without ELMo, two pictures"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make parity compare every layer with AllenNLP's and ELMoForManyLangs' (fetches their packages)"
@@ -57,4 +57,4 @@ bench: $(PEERS)
 	$(BIN)/python benchmarks/plot.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo dist *.egg-info

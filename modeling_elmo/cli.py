@@ -10,6 +10,7 @@ import typer
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # what shells give for Ctrl-C
+GO_ON = "run the same command again to go on where it stopped"
 
 # Markup is off: examples in the help texts keep their lines, brackets and all.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -263,8 +264,7 @@ def embed(
             )
     except KeyboardInterrupt as interrupt:
         lost = "standard input cannot be read again, so nothing was kept"
-        kept = "run the same command again to go on where it stopped"
-        typer.echo(f"interrupted: {lost if source == '-' else kept}", err=True)
+        typer.echo(f"interrupted: {lost if source == '-' else GO_ON}", err=True)
         raise typer.Exit(INTERRUPTED) from interrupt
     if report is None:
         return
@@ -348,6 +348,76 @@ def substitutes(
         scorer, tokenizer = load_scorer(model)
         for line in substitute_lines(sentence, scorer, tokenizer, count, as_json):
             typer.echo(line)
+
+
+@app.command(short_help="The nearest uses of a word in a corpus.")
+def neighbors(
+    sentence: Annotated[
+        str,
+        typer.Argument(metavar="SENTENCE", help="Text with one word in [brackets].", show_default=False),
+    ],
+    corpus: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="A text file, a sentence a line; or a .jsonl, .csv or .parquet file.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The model; by default elmo-mini, which comes with the package."),
+    ] = None,
+    layer: Annotated[
+        str,
+        typer.Option(
+            metavar="top|mix|average|0|1|2", help="What is compared: the top layer, the model's mix or another layer."
+        ),
+    ] = "top",
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many uses.")] = 10,
+    any_word: Annotated[bool, typer.Option("--any-word", help="Not only uses of the same word.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write an object a line instead of a table.")] = False,
+    index: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where indexes are kept; by default, beside the corpus.")
+    ] = None,
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized/--raw", help="Whether whitespace separates the corpus's words, or it is raw.")
+    ] = True,
+    column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where the sentences are; by default text, or the only column."),
+    ] = None,
+) -> None:
+    """Show the uses of a word in a corpus whose vectors are nearest to the word's in a sentence.
+
+    The first search embeds the corpus into an index, beside it or in the folder given by --index, and later ones find
+    it again, as long as corpus, model and layer are the same. It takes some 0.5 KB a word for elmo-mini, and while it
+    is made twice that. The same command goes on with an index that was interrupted. Neither step needs the memory for
+    a whole corpus.
+
+    \b
+    Examples:
+      elmo neighbors "He sat on the [bank] of the river ." --corpus sentences.txt
+      elmo neighbors "They [play] chess ." --corpus novels.txt --raw --any-word --count 20 --json
+    """
+    from . import MINI
+    from .embedding import EmbeddingError
+    from .folders import FolderError
+    from .neighbors import NeighborError, Uses, neighbor_lines
+    from .scoring import MarkError, marked_word
+
+    _quiet_transformers()
+    try:
+        with _one_line_errors(EmbeddingError, FolderError, MarkError, NeighborError, OSError):
+            marked_word(sentence)  # a mistake in it is told before the corpus is read
+            uses = Uses(corpus, model or MINI, layer, index, tokenized, column)
+            if uses.report is not None:
+                typer.echo(f"Indexed {uses.report.words:,} words: {uses.index}", err=True)
+            for line in neighbor_lines(uses.nearest(sentence, count, any_word), as_json):
+                typer.echo(line)
+    except KeyboardInterrupt as interrupt:
+        typer.echo(f"interrupted: {GO_ON}", err=True)
+        raise typer.Exit(INTERRUPTED) from interrupt
 
 
 @app.command(short_help="Who did what to whom.")

@@ -10,6 +10,7 @@ from the input alone. So a run that was interrupted gives the very vectors of on
 
 import csv
 import ctypes
+import hashlib
 import importlib
 import json
 import os
@@ -352,9 +353,18 @@ def open_corpus(source: str, column: str | None = None, split: str | None = None
         raise EmbeddingError(f"{source}: not a file that can be read twice; for a pipe, INPUT is -")
     if split is not None:
         raise EmbeddingError(f"`--split` is for datasets, and {source} is a file")
-    status = path.stat()
-    identity = {"path": str(path.resolve()), "size": status.st_size, "modified": status.st_mtime_ns}
-    return Corpus(lambda: FILE_ROWS.get(suffix, _plain_rows)(path, column), identity)
+    return Corpus(
+        lambda: FILE_ROWS.get(suffix, _plain_rows)(path, column), {"file": path.name, "sha256": _digest(path)}
+    )
+
+
+def _digest(path: Path) -> str:
+    """Of the contents of a file. Embedding them takes thousands of times as long."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:
@@ -406,7 +416,7 @@ def _csv_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
 
 
 def _parquet_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
-    parquet = _require("pyarrow.parquet")
+    parquet = require("pyarrow.parquet")
     try:
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
@@ -575,7 +585,7 @@ def _read_shard(path: Path) -> Iterator[Row]:
 
 def _write_hdf5(path: Path, rows: Iterator[Row]) -> None:
     """The layout of AllenNLP's `elmo` command."""
-    h5py = _require("h5py")
+    h5py = require("h5py")
     sentence_to_index = {}
     with h5py.File(path, "w") as file:
         for row in rows:
@@ -594,12 +604,12 @@ def _write_npz(path: Path, rows: Iterator[Row]) -> None:
 
 
 def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
-    parquet = _require("pyarrow.parquet")
+    parquet = require("pyarrow.parquet")
     _write_batches(rows, lambda schema: parquet.ParquetWriter(path, schema, use_dictionary=["words.list.element"]))
 
 
 def _write_arrow(path: Path, rows: Iterator[Row]) -> None:
-    ipc = _require("pyarrow.ipc")
+    ipc = require("pyarrow.ipc")
     _write_batches(rows, lambda schema: ipc.new_file(str(path), schema))
 
 
@@ -627,7 +637,7 @@ def _row_groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 def _record_batch(rows: list[Row]) -> Any:
-    pa = _require("pyarrow")
+    pa = require("pyarrow")
     arrays = [row.vectors for row in rows]
     values = np.concatenate([array.reshape(-1) for array in arrays])
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(values), arrays[0].shape[-1])
@@ -673,7 +683,7 @@ def how_to_read(output: StrPath) -> list[str]:
     return FORMATS[Path(output).suffix.lower()].how_to_read.format(path=str(output)).splitlines()
 
 
-def _require(module: str) -> Any:
+def require(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -735,7 +745,7 @@ def embed_corpus(
         raise EmbeddingError(f"{output}: exists; choose another name, or pass --overwrite")
     if not output.parent.is_dir():
         raise EmbeddingError(f"{output}: there is no folder {output.parent}")
-    _require(FORMATS[output.suffix.lower()].module)
+    require(FORMATS[output.suffix.lower()].module)
     corpus = open_corpus(source, column, split)
     if corpus.identity is None and processes > 1:
         raise EmbeddingError("standard input cannot be shared among processes: write it to a file first")
@@ -747,7 +757,7 @@ def embed_corpus(
         "input": corpus.identity,
         "column": column,
         "tokenized": tokenized,
-        "model": _identity_of_model(Path(model)),
+        "model": identity_of_model(Path(model)),
         "layers": embedder.layers,
         "pooling": pooling,
         "batch_words": batch_words,
@@ -799,10 +809,10 @@ def _meet(processes: int) -> None:
         raise EmbeddingError("another process has stopped; the same command goes on with the work") from error
 
 
-def _identity_of_model(folder: Path) -> dict[str, Any]:
+def identity_of_model(folder: Path) -> dict[str, Any]:
+    """Tells a model from another, wherever it lies."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors", ".bin", ".txt"))
-    marks = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return {"path": str(folder.resolve()), "files": marks}
+    return {path.name: _digest(path) for path in files}
 
 
 def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None:

@@ -115,15 +115,20 @@ def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]
     return words, marked
 
 
+def marked_word(sentence: str) -> tuple[list[str], int]:
+    """The words of a text, and the position of the only one in [brackets]."""
+    words, marked = marked_words(sentence, HOW_TO_MARK)
+    if len(marked) != 1:
+        raise MarkError(HOW_TO_MARK)
+    return words, marked[0]
+
+
 def substitute_lines(
     sentence: str, model: ElmoForPreTraining, tokenizer: ElmoTokenizer, count: int = 10, as_json: bool = False
 ) -> Iterator[str]:
     """The words that may stand where the sentence has one in [brackets]."""
-    words, marked = marked_words(sentence, HOW_TO_MARK)
-    if len(marked) != 1:
-        raise MarkError(HOW_TO_MARK)
-    found = model.substitutes(words, marked[0], tokenizer, count)
-    for substitute in found:
+    words, position = marked_word(sentence)
+    for substitute in model.substitutes(words, position, tokenizer, count):
         if as_json:
             yield json.dumps(substitute._asdict(), ensure_ascii=False)
         else:

@@ -1,67 +1,275 @@
-"""The whole path in a minute, on a model made on the spot: `make demo`.
+"""What ELMo does, in two minutes and without a network: `make demo`.
 
-Builds a small ELMo with random weights, writes it as an original checkpoint, converts that with the command line,
-loads the folder through the auto classes and compares a word's vectors in several sentences. Random weights know
-nothing of meaning; what the demo shows is that each step works and that a word's vector depends on its sentence.
+Embeds sentences with elmo-mini, shows that a word's nearest uses go by its sense, trains a tagger with and without
+ELMo, and draws both. The sentences are in training/sample; what is made goes to the folder demo.
 """
 
-import subprocess
+import csv
+import json
+import os
 import sys
-import tempfile
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
-import torch
-from transformers import AutoModel, AutoTokenizer
-from transformers.utils import logging
+import numpy as np
+from figures import draw_mix, draw_senses
+from finetune import MIX_FILE, finetune
+from task_data import read_examples
+from transformers.utils import logging as transformers_logging
 
-from modeling_elmo import ElmoConfig, ElmoModel
-from modeling_elmo.convert_elmo import export_checkpoint
+from modeling_elmo import MINI, ElmoEmbedder
+from modeling_elmo.embedding import EmbeddingError
+from modeling_elmo.neighbors import Uses, mark
 
-SENTENCES = [
-    "The bank lends money to young farmers .",
-    "The bank lends money to young farmers .",
-    "They sat on the bank of the river and watched the boats .",
-    "He robbed a bank .",
-]
+SAMPLE = Path(__file__).parent / "sample"
+OUTPUT = Path("demo")
+BAD_INPUT = 2
+WIDTH = 100
+
+# None of these is in the sample.
+QUERIES = {
+    "bank": ["He sat on the [bank] of the river and fished .", "She took all her money out of the [bank] ."],
+    "present": [
+        "Her brother brought her a [present] from Paris .",
+        "At the [present] time nobody lives there .",
+        "Only three of us were [present] at the wedding .",
+    ],
+    "read": ["He will [read] the book tomorrow .", "She took the paper and [read] it slowly ."],
+    "play": [
+        "They put on a [play] by Shakespeare .",
+        "The children [play] a game in the yard .",
+        "I heard her [play] the flute .",
+    ],
+}
+PICTURED = ("bank", "present", "play")
+SHOWN = 3
+
+# Enough epochs for the tagger without ELMo to come to rest too.
+EPOCHS = 60
+SEEDS = (1, 2)
+TAGGER = """
+    --task pos --head_overrides head_dim=64 head_layers=1 head_char_filters=64 head_dropout=0.3 elmo_dropout=0.3
+    --learning_rate 0.003 --per_device_train_batch_size 8 --patience 0 --eval_strategy no --save_strategy no
+    --load_best_model_at_end false --logging_strategy no --disable_tqdm true
+""".split()
 
 
-def main() -> None:
-    logging.disable_progress_bar()
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        model = ElmoModel(ElmoConfig(vocab_size=4, projection_dim=128, cell_dim=1024, num_highway_layers=1))
-        millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-        print(f"1. a small ELMo with random weights: {millions:.1f} M parameters")
-        model.save_pretrained(folder / "random")
-        export_checkpoint(folder / "random", folder / "original")
-        files = sorted(path.name for path in (folder / "original").iterdir())
-        print(f"2. written as an original checkpoint: {', '.join(files)}")
-        original, converted = folder / "original", folder / "converted"
-        command = ["convert", original / "options.json", original / "weights.hdf5", converted]
-        print("3. converted by: elmo convert options.json weights.hdf5 converted")
-        subprocess.run(
-            [sys.executable, "-m", "modeling_elmo.cli", *map(str, command)], check=True, capture_output=True
-        )
+class Use(NamedTuple):
+    """A word of the sample in its sentence."""
 
-        tokenizer = AutoTokenizer.from_pretrained(converted)
-        model = AutoModel.from_pretrained(converted)
-        inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
-        with torch.no_grad():
-            output = model(**inputs, keep_sentence_markers=False, output_hidden_states=True)
-        print(f"4. embedded: {len(SENTENCES)} sentences, vectors of {model.config.hidden_size} numbers\n")
+    word: str
+    sense: str
+    words: list[str]
+    position: int
 
-    banks = [sentence.split().index("bank") for sentence in SENTENCES]
-    rows = torch.arange(len(SENTENCES))
-    print("how alike is 'bank' in the first sentence and in")
-    for index in range(1, len(SENTENCES)):
-        print(f"   {SENTENCES[index]}")
-        for name, layer in zip(("characters", "layer 1", "layer 2"), output.hidden_states, strict=True):
-            bank = layer[rows, banks]
-            cosine = torch.cosine_similarity(bank[0], bank[index], dim=0)
-            print(f"      {name:10s} {cosine:6.3f}")
-    print("\nThe character layer sees the word alone; the LSTM layers see its sentence.")
+
+def read_uses() -> list[Use]:
+    with (SAMPLE / "senses.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    uses = []
+    for row in rows:
+        words = row["sentence"].split()
+        uses.append(Use(row["word"], row["sense"], words, words.index(row["word"])))
+    return uses
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Leaves the screen to the demo's own words."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        yield
+
+
+def say(text: str) -> None:
+    print(textwrap.fill(" ".join(text.split()), WIDTH, initial_indent="   ", subsequent_indent="   "))
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1, whose products are cosines."""
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ senses
+
+
+def vectors_of(uses: Sequence[Use], embedder: ElmoEmbedder) -> np.ndarray:
+    """Every layer of every use: (layers, uses, D)"""
+    arrays = embedder.embed(use.words for use in uses)
+    return np.stack([array[:, use.position] for use, array in zip(uses, arrays, strict=True)], axis=1)
+
+
+def lookalikes(uses: Sequence[Use], embedder: ElmoEmbedder, count: int = 6) -> dict[str, list[str]]:
+    """The nearest other words of the sample by the character layer, which sees a word alone."""
+    vocabulary = sorted({word.lower() for use in uses for word in use.words if word.isalpha()})
+    vectors = unit(np.stack([array[0, 0] for array in embedder.embed([word] for word in vocabulary)]))
+    found = {}
+    for word in QUERIES:
+        place = vocabulary.index(word)
+        order = np.argsort(-(vectors @ vectors[place]))
+        found[word] = [vocabulary[other] for other in order if other != place][:count]
+    return found
+
+
+def same_sense(uses: Sequence[Use], vectors: np.ndarray) -> int:
+    """How many uses have the sense of the nearest other use of the same word; vectors (uses, D)."""
+    cosines = unit(vectors) @ unit(vectors).T
+    words = np.array([use.word for use in uses])
+    cosines[(words[:, None] != words) | np.eye(len(uses), dtype=bool)] = -np.inf
+    return sum(uses[nearest].sense == use.sense for use, nearest in zip(uses, cosines.argmax(1), strict=True))
+
+
+def chance(uses: Sequence[Use]) -> float:
+    """Of how many uses another one of the same word, drawn blindly, has the same sense."""
+    return sum(
+        np.mean([other.sense == use.sense for other in uses if other.word == use.word and other is not use])
+        for use in uses
+    )
+
+
+def show_neighbours(uses: Sequence[Use], embedder: ElmoEmbedder, corpus: Path) -> None:
+    with quietly():
+        index = Uses(corpus, MINI)
+    by_characters = lookalikes(uses, embedder)
+    for word, queries in QUERIES.items():
+        print(f"\n   {word}")
+        print(f"     by characters, in any sentence: {', '.join(by_characters[word])}")
+        for query in queries:
+            print(f"     {query}")
+            for neighbor in index.nearest(query, SHOWN):
+                sense = uses[neighbor.number].sense
+                print(f"        {neighbor.score:.2f}  {sense:9s} {mark(neighbor.words, neighbor.position)}")
+
+
+def nearby(use: Use) -> str:
+    """A few words around a use."""
+    start = max(use.position - 2, 0)
+    return " ".join(use.words[start : use.position + 3]).removesuffix(" .")
+
+
+# ------------------------------------------------------------------------------------------------------------ tagger
+
+
+def train_tagger(placement: str, seed: int, epochs: int, folder: Path) -> dict[str, Any]:
+    """The results of a tagger of the sample; "mix" are the weights it gives to the layers."""
+    model = [] if placement == "none" else ["--model_name_or_path", MINI]
+    files = ["--train_file", str(SAMPLE / "tags.train.tsv"), "--validation_file", str(SAMPLE / "tags.test.tsv")]
+    run = ["--seed", str(seed), "--num_train_epochs", str(epochs), "--output_dir", str(folder)]
+    with quietly():
+        results = finetune([*TAGGER, "--elmo_placement", placement, *model, *files, *run])
+    if results is None:
+        raise KeyboardInterrupt
+    mix = folder / MIX_FILE
+    return {**results, "mix": json.loads(mix.read_text(encoding="utf-8")) if mix.exists() else {}}
+
+
+def compare_taggers(epochs: int, seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
+    """Trains with and without ELMo and prints the scores; returns the mixes' weights, by place and run."""
+    parts = {part: read_examples("pos", SAMPLE / f"tags.{part}.tsv") for part in ("train", "test")}
+    known = {word for words in parts["train"]["words"] for word in words}
+    tested = [word for words in parts["test"]["words"] for word in words]
+    new = sum(word not in known for word in tested)
+    say(
+        f"""Parts of speech, learned from {len(parts["train"])} sentences and tested on {len(parts["test"])} others
+        ({len(tested)} words, {new} of them never seen in training). The two taggers differ in one thing: one also
+        reads ELMo's vectors. Means of {len(seeds)} runs of {epochs} epochs."""
+    )
+    weights: dict[str, dict[str, list[float]]] = {}
+    for placement, name in (("none", "characters only"), ("both", "with ELMo")):
+        started = time.monotonic()
+        scores = []
+        for number, seed in enumerate(seeds, start=1):
+            with TemporaryDirectory() as scratch:
+                results = train_tagger(placement, seed, epochs, Path(scratch))
+            scores.append(100 * results["eval_accuracy"])
+            for place, values in results["mix"].items():
+                weights.setdefault(place, {})[f"run {number}"] = values
+        each = ", ".join(f"{score:.1f}" for score in scores)
+        seconds = time.monotonic() - started
+        print(f"     {name:16s} {np.mean(scores):5.1f} % right   (runs: {each}; {seconds:.0f} s)", flush=True)
+    return weights
+
+
+# -------------------------------------------------------------------------------------------------------------- demo
+
+
+def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEEDS) -> None:
+    """All steps, with what they make in the folder `output`."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    output.mkdir(parents=True, exist_ok=True)
+    uses = read_uses()
+    corpus = output / "sentences.txt"
+    corpus.write_text("".join(f"{' '.join(use.words)}\n" for use in uses), encoding="utf-8")
+    embedder = ElmoEmbedder.from_pretrained(MINI, layers="all")
+    vectors = vectors_of(uses, embedder)
+    layers, _, size = vectors.shape
+    millions = sum(parameter.numel() for parameter in embedder.model.parameters()) / 1e6
+
+    print("1. Words to vectors")
+    say(
+        f"""elmo-mini, a small English model that comes with the package ({millions:.1f} M parameters), has read
+        {len(uses)} sentences. A word has {layers} vectors of {size} numbers: one of its characters alone, and one of
+        each of the {layers - 1} LSTM layers, which read its whole sentence."""
+    )
+    print("\n2. The nearest neighbours of a word, as in Table 4 of the paper")
+    say(
+        """By its characters a word has the same neighbours in any sentence, as it has in a table of word vectors such
+        as GloVe. (There they are related words. Here they are those of the sample that its character layer finds most
+        alike.) By the top layer, the nearest uses depend on the sentence. After the cosine stands the sense, by our
+        own label, which the model never saw."""
+    )
+    show_neighbours(uses, embedder, corpus)
+    print()
+    by_layer = ", ".join(f"{same_sense(uses, vectors[layer])} times by layer {layer}" for layer in range(1, layers))
+    say(
+        f"""Of all {len(uses)} uses, the nearest other one of the same word has the same sense {by_layer}; by chance it
+        would be {chance(uses):.0f}."""
+    )
+    print("\n3. A tagger, without and with ELMo")
+    weights = compare_taggers(epochs, seeds)
+
+    print("\n4. Pictures")
+    chosen = {word: [number for number, use in enumerate(uses) if use.word == word] for word in PICTURED}
+    draw_senses(
+        {
+            word: (
+                vectors[-1, numbers],
+                [uses[number].sense for number in numbers],
+                [nearby(uses[number]) for number in numbers],
+            )
+            for word, numbers in chosen.items()
+        },
+        output / "senses.png",
+    )
+    draw_mix(weights, output / "mix_weights.png")
+    print(f"   {output / 'senses.png'}: the uses of {', '.join(PICTURED)}, coloured by sense")
+    print(f"   {output / 'mix_weights.png'}: how much of each layer the tagger with ELMo takes")
+
+    model = os.path.relpath(MINI)
+    print("\nNext, after `source .venv/bin/activate`:")
+    print(f'   elmo neighbors "We [play] the drums ." --corpus {corpus}')
+    print(f'   elmo neighbors "We [play] the drums ." --corpus {corpus} --any-word --layer 1')
+    print(f'   elmo substitutes "He sat on the [bank] of the river ." --model {model}')
+    print(f"   elmo embed {corpus} --model {model} --output {output / 'vectors.parquet'}")
+
+
+def main() -> int:
+    try:
+        demo()
+    except EmbeddingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -5,9 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+
+# In a picture of senses, of which 1 is the width and height that points take: what is around them, half a point, and
+# what a letter and a line of a label take.
+BORDER = 0.15
+DOT = 0.015
+LETTER = 0.019
+LINE = 0.075
 
 
 def draw_mix(weights: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
@@ -29,6 +37,53 @@ def draw_mix(weights: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def draw_senses(words: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[str]]], path: Path) -> None:
+    """The uses of words in the plane of their two principal components, a panel a word and a colour a sense.
+
+    A word has the vectors of its uses (uses, D), their senses and a few words of each sentence, with which one use of
+    every sense is labelled.
+    """
+    figure, panels = pyplot.subplots(1, len(words), figsize=(4.4 * len(words), 4), squeeze=False)
+    for panel, (word, (vectors, senses, labels)) in zip(panels[0], words.items(), strict=True):
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        centred = unit - unit.mean(0)
+        _, strengths, directions = np.linalg.svd(centred, full_matrices=False)
+        points = centred @ directions[:2].T  # (uses, 2)
+        points = (points - points.min(0)) / np.ptp(points, axis=0)  # from 0 to 1
+        taken: list[tuple[np.ndarray, np.ndarray]] = []
+        for order, sense in enumerate(dict.fromkeys(senses)):
+            own = [number for number, other in enumerate(senses) if other == sense]
+            panel.scatter(*points[own].T, s=45, alpha=0.8, color=f"C{order}", label=sense)
+            number, place = _free_place(points, own, labels, taken)
+            panel.text(*place, labels[number], ha="center", va="center", fontsize=8, color=f"C{order}")
+        share = (strengths[:2] ** 2).sum() / (strengths**2).sum()
+        panel.set_title(f"{word} ({share:.0%} of the variance)", fontsize=10)
+        panel.set(xticks=[], yticks=[], xlim=(-BORDER, 1 + BORDER), ylim=(-BORDER, 1 + BORDER))
+        panel.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=len(set(senses)), frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _free_place(
+    points: np.ndarray, own: Sequence[int], labels: Sequence[str], taken: list[tuple[np.ndarray, np.ndarray]]
+) -> tuple[int, np.ndarray]:
+    """One of the own points, and the place above or below it where its label hides least, which is `taken` then."""
+    options = []
+    for number in own:
+        half = np.array([LETTER * len(labels[number]), LINE]) / 2  # from the middle of a label to its corner
+        from_middle = np.linalg.norm(points[number] - points[own].mean(0))
+        for side in (1, -1):
+            place = points[number] + [0, LINE * side]
+            hidden = (np.abs(points - place) < half + DOT).all(1).sum()
+            crossed = sum((np.abs(other - place) < other_half + half).all() for other, other_half in taken)
+            outside = (np.abs(place - 0.5) + half > 0.5 + BORDER).any()
+            options.append((3 * (hidden + crossed + outside) + from_middle, number, place, half))
+    _, number, place, half = min(options, key=lambda option: option[0])
+    taken.append((place, half))
+    return number, place
 
 
 def draw_comparison(rows: Sequence[Mapping[str, Any]], metric: str, path: Path) -> None:
