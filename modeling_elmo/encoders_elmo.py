@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .layers_elmo import GlorotLinear, distinct_rows, pack
+from .layers_elmo import Dropout, GlorotLinear, distinct_rows, dropout_noise, pack
 from .recurrence_elmo import (
     plain_recurrence,
     side_by_side,
@@ -82,7 +82,7 @@ class WordLstm(nn.Module):
         sizes = [inputs] + [self.size] * (layers - 1)
         self.forward_layers = nn.ModuleList(self.layer(size, units) for size in sizes)
         self.backward_layers = nn.ModuleList(self.layer(size, units) for size in sizes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
         packing = pack(mask)
@@ -104,7 +104,7 @@ class WordLstm(nn.Module):
         """A layer of both directions, side by side where that is faster: (B * T, D) -> (B * T, 2H)."""
 
         def run(side: int, flat: Tensor) -> tuple[Tensor]:
-            packed = layers[side](flat[indices[side]], batch_sizes)
+            packed = layers[side](flat.index_select(0, indices[side]), batch_sizes)
             return (packed.new_zeros(len(flat), packed.shape[1]).index_copy(0, indices[side], packed),)
 
         forward, backward = partial(run, 0), partial(run, 1)
@@ -126,8 +126,9 @@ class WordDropout(nn.Module):
         self.probability = probability
 
     def forward(self, features: Tensor) -> Tensor:
-        kept = F.dropout(features.new_ones(len(features), 1, features.shape[2]), self.probability, self.training)
-        return features * kept
+        if not self.training or not self.probability:
+            return features
+        return features * dropout_noise((len(features), 1, features.shape[2]), self.probability, features)
 
 
 class Maxout(nn.Module):
@@ -178,7 +179,7 @@ class BiattentiveNetwork(nn.Module):
         self.attention = nn.Linear(size, 1)
         self.hidden = nn.ModuleList([Maxout(4 * size, 2 * units, self.POOL), Maxout(2 * units, units, self.POOL)])
         self.output = nn.Linear(units, outputs)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, text: Words) -> Tensor:
         """-> (B, outputs)"""
@@ -211,7 +212,7 @@ class Esim(nn.Module):
         self.hidden = nn.Linear(4 * self.composer.size, units)
         self.output = nn.Linear(units, outputs)
         self.word_dropout = WordDropout(dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, first: Words, second: Words) -> Tensor:
         """-> (B, outputs)"""

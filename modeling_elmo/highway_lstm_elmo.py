@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
-from .layers_elmo import pack
+from .layers_elmo import dropout_noise, pack
 from .recurrence_elmo import FORGET_BIAS, side_by_side, train_side_by_side, trains_side_by_side
 
 GATES = 5
@@ -167,7 +166,7 @@ class HighwayLstm(nn.Module):
         """Each layer waits for the one before it, so what two threads share is the batch, not the directions."""
         kept = None
         if self.training and self.dropout:
-            kept = F.dropout(features.new_ones(len(self.layers), len(mask), self.size), self.dropout)
+            kept = dropout_noise((len(self.layers), len(mask), self.size), self.dropout, features)
         trains = trains_side_by_side(features)
         reads = not torch.is_grad_enabled() and features.device.type == "cpu" and torch.get_num_threads() > 1
         if len(mask) < 2 or not (trains or reads):

@@ -4,6 +4,7 @@ Shapes: B batch, T words, C characters a word, P projection, M memory cells, L L
 U distinct words among them, S sentences (B, or more where rows hold pairs).
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,6 +34,36 @@ HASH_BASE = 0x5851F42D4C957F2D
 WORDS_A_PRODUCT = 64
 # Memory for the vectors of words seen before.
 CACHE_BYTES = 1 << 26
+
+# ---------------------------------------------------------------------------------------------------------- dropout
+
+
+def dropout_noise(shape: Sequence[int], probability: float, like: Tensor) -> Tensor:
+    """`F.dropout` of ones in a tenth of its time on a CPU: 0 with a probability, else what keeps the mean 1.
+
+    Every random number of 64 bits decides over four values, so the probability is a multiple of 2**-16.
+    """
+    if like.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(like.new_ones(shape), probability)
+    dropped = min(round(probability * 2**16), 2**16 - 1)
+    count = math.prod(shape)
+    bits = torch.empty(math.ceil(count / 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = bits.view(torch.int16)[:count].view(*shape) >= dropped - 2**15
+    return kept.to(like.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+class Dropout(nn.Module):
+    """Dropout by `dropout_noise`."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not self.training or not self.probability:
+            return features
+        return features * dropout_noise(features.shape, self.probability, features)
+
 
 # ------------------------------------------------------------------------------------------------------- characters
 

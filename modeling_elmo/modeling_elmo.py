@@ -45,6 +45,7 @@ from .encoders_elmo import BiattentiveNetwork, CharacterCnn, Esim, TaskConv, Wor
 from .highway_lstm_elmo import HighwayLstm, OrthogonalLinear
 from .layers_elmo import (
     CarryGate,
+    Dropout,
     ElmoCharacterEncoder,
     ElmoLanguageModel,
     ElmoLstmLayer,
@@ -52,6 +53,7 @@ from .layers_elmo import (
     GlorotLinear,
     Packing,
     distinct_rows,
+    dropout_noise,
     pack,
 )
 from .reading_elmo import ParagraphReader, Similarity, best_spans, windows_of
@@ -342,7 +344,7 @@ class ElmoModel(ElmoPreTrainedModel):
         noise = None
         if self.forward_lm.training and self.config.dropout > 0:
             shape = (2, self.config.num_hidden_layers, index.shape[1], words.shape[1])
-            noise = F.dropout(words.new_ones(shape), self.config.dropout)
+            noise = dropout_noise(shape, self.config.dropout, words)
 
         def run(direction: int, words: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
             """The L + 1 layers and the final states."""
@@ -538,7 +540,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.elmo = ElmoModel(config, add_mix=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.softmax = ElmoSoftmax(config.vocab_size, config.projection_dim)
         self.post_init()
 
@@ -734,8 +736,8 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             self.elmo = ElmoModel(config, add_mix=False)
         self.input_mix = self._make_mix() if placement in ("input", "both") else None
         self.output_mix = self._make_mix() if placement in ("output", "both") else None
-        self.elmo_dropout = nn.Dropout(config.elmo_dropout)
-        self.dropout: nn.Module = nn.Dropout(config.head_dropout)
+        self.elmo_dropout = Dropout(config.elmo_dropout)
+        self.dropout: nn.Module = Dropout(config.head_dropout)
         self.word_embeddings = None
         if config.word_vector_dim:
             self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
@@ -854,6 +856,8 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         """The words of each of the texts of a row, and for each word its position in the row, (B, T')."""
         if char_ids is None:
             raise ValueError(f"{type(self).__name__} needs `char_ids`: encode the text with ElmoTokenizer")
+        if texts == 1 and token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError(f"{type(self).__name__} reads one text a row, not pairs")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
         words = words_of(char_ids, mask, token_type_ids, markers_of(self.config))
         # Features are made of the N real words alone: most places of a batch may be padding.
@@ -1536,7 +1540,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         inner = INNER_DROPOUT * config.head_dropout
-        self.encoder_dropout = nn.Dropout(inner)
+        self.encoder_dropout = Dropout(inner)
         self.ranking = SpanRanking(
             self.input_size,
             self.encoder.size + self.elmo_size,

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from .crf_elmo import IMPOSSIBLE
 from .encoders_elmo import WordDropout, WordLstm, Words, attend, together
 from .layers_elmo import GlorotLinear
-from .recurrence_elmo import steps_of
+from .recurrence_elmo import states_before, steps_of
 
 
 class _GruRecurrence(torch.autograd.Function):
@@ -53,9 +53,7 @@ class _GruRecurrence(torch.autograd.Function):
         steps = list(steps_of(ctx.batch_sizes))
         units = recurrent.shape[1]
         first = outputs.new_zeros(ctx.batch_sizes[0] if steps else 0, units)
-        sources = [first, *(outputs[start:end] for start, end in steps[:-1])]
-        sources = [source[: end - start] for source, (start, end) in zip(sources, steps, strict=False)]
-        before = torch.cat([first[:0], *sources])  # (N, H), the state that every step begins with
+        before = states_before(first, outputs, steps)
         r, z, n = gates.chunk(3, dim=1)
         # How much a change of h' changes what made it: all but that change itself is known before the loop.
         of_n = (1 - z) * (1 - n.square())

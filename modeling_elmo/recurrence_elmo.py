@@ -128,38 +128,49 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
         gates, memory, squashed, outputs, first_hidden, first_cell, recurrent, projection = ctx.saved_tensors
+        steps = list(steps_of(ctx.batch_sizes))
+        before = states_before(first_cell, memory, steps)
+        i, j, f, o = gates.chunk(4, dim=1)
+        # How much a change of the memory changes i, j and f, and one of its output changes o: all but those changes is
+        # known before the loop, which is left with a few operations.
         d_gates = torch.empty_like(gates)
+        of_i, of_j, of_f, of_o = d_gates.chunk(4, dim=1)
+        torch.mul(i, j, out=of_i).mul_(1 - i)
+        torch.addcmul(i, i, j.square(), value=-1, out=of_j)
+        torch.mul(f, before, out=of_f).mul_(1 - f)
+        torch.mul(o, squashed, out=of_o).mul_(1 - o)
+        of_output = torch.addcmul(o, o, squashed.square(), value=-1)  # what a change of the output does to the memory
+        if ctx.cell_clip is not None:
+            inside = (memory.abs() < ctx.cell_clip).to(f.dtype)
+            f = f * inside
+            d_gates[:, : 3 * memory.shape[1]].unflatten(1, (3, -1)).mul_(inside[:, None])
         d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
         d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
-        steps = list(steps_of(ctx.batch_sizes))
-        for index in reversed(range(len(steps))):
-            start, end = steps[index]
+        for start, end in reversed(steps):
             size = end - start
-            previous = memory[steps[index - 1][0] :][:size] if index else first_cell[:size]
-            i, j, f, o = gates[start:end].chunk(4, dim=1)
-            d_i, d_j, d_f, d_o = d_gates[start:end].chunk(4, dim=1)
             d_step = torch.add(d_hidden[:size], d_outputs[start:end], out=d_projected[start:end])
             if ctx.projection_clip is not None:
                 d_step.mul_(outputs[start:end].abs() < ctx.projection_clip)
-            d_memory = d_step if projection is None else d_step @ projection  # of sigmoid(o) * tanh(c), for now
-            of_step = squashed[start:end]
-            torch.mul(d_memory, of_step, out=d_o).mul_(o).mul_(1 - o)
-            d_memory.mul_(o).mul_(1 - of_step.square()).add_(d_cell[:size])
-            if ctx.cell_clip is not None:
-                d_memory.mul_(memory[start:end].abs() < ctx.cell_clip)
-            torch.mul(d_memory, previous, out=d_f).mul_(f).mul_(1 - f)
-            torch.mul(d_memory, j, out=d_i).mul_(i).mul_(1 - i)
-            torch.mul(d_memory, i, out=d_j).mul_(1 - j.square())
-            torch.mul(d_memory, f, out=d_cell[:size])
+            d_memory = d_step if projection is None else d_step @ projection  # of sigmoid(o) * tanh(c)
+            of_o[start:end].mul_(d_memory)
+            d_memory = torch.addcmul(d_cell[:size], d_memory, of_output[start:end])
+            d_gates[start:end, : 3 * memory.shape[1]].unflatten(1, (3, -1)).mul_(d_memory[:, None])
+            torch.mul(d_memory, f[start:end], out=d_cell[:size])
             torch.mm(d_gates[start:end], recurrent, out=d_hidden[:size])
         d_recurrent = d_projection = None
         if ctx.needs_input_grad[3] and steps:
-            sources = [first_hidden, *(outputs[start:end] for start, end in steps[:-1])]
-            before = torch.cat([source[: end - start] for source, (start, end) in zip(sources, steps, strict=True)])
-            d_recurrent = d_gates.T @ before
+            d_recurrent = d_gates.T @ states_before(first_hidden, outputs, steps)
         if projection is not None and ctx.needs_input_grad[4] and steps:
             d_projection = d_projected.T @ (gates[:, -memory.shape[1] :] * squashed)
         return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None
+
+
+def states_before(first: Tensor, after: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+    """What every step begins with, (N, size), of what the first one begins with and what each ends with."""
+    sources = [first, *(after[start:end] for start, end in steps[:-1])][: len(steps)]
+    return torch.cat(
+        [after[:0], *(source[: end - start] for source, (start, end) in zip(sources, steps, strict=True))]
+    )
 
 
 def trained_recurrence(*args: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .layers_elmo import Dropout
+
 # Of the feed-forward networks, and of the features of a span's width and of the distance of two spans.
 UNITS, FEATURE_DIM = 150, 20
 # Where the bins of distances begin, counted in kept spans.
@@ -57,7 +59,7 @@ class FeedForward(nn.Module):
         self.first = nn.Linear(sum(parts), UNITS)
         self.second = nn.Linear(UNITS, UNITS)
         self.output = nn.Linear(UNITS, 1, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def part(self, number: int, features: Tensor) -> Tensor:
         """What the first layer makes of one of the parts: (..., D) -> (..., U)."""
