@@ -66,8 +66,6 @@ DEFAULT_BRANCH = "main"
 
 # ElmoModel -> AutoModel, and so on for every class that a folder may name as its own.
 AUTO_CLASSES = {reference.split(".")[1]: auto for auto, reference in AUTO_MAP.items() if auto != "AutoConfig"}
-# transformers has no auto class for these: the code in the folder is asked for them by their name.
-BY_NAME = ("ElmoForSemanticRoleLabeling", "ElmoForCoreferenceResolution")
 PIPELINE_TAGS = {
     "ElmoModel": "feature-extraction",
     "ElmoForPreTraining": "feature-extraction",
@@ -75,8 +73,12 @@ PIPELINE_TAGS = {
     "ElmoForTokenClassification": "token-classification",
     "ElmoForMultipleChoice": "multiple-choice",
     "ElmoForQuestionAnswering": "question-answering",
-    "ElmoForSemanticRoleLabeling": "token-classification",
-    "ElmoForCoreferenceResolution": "token-classification",
+}
+# transformers has no auto class and no pipeline for these: the code in the folder is asked for them by their name, and
+# in place of a pipeline's tag they have one of their own.
+TASK_TAGS = {
+    "ElmoForSemanticRoleLabeling": "semantic-role-labeling",
+    "ElmoForCoreferenceResolution": "coreference-resolution",
 }
 RESULTS_FILE, MIX_FILE, STATE_FILE, CARD_FILE = (
     "all_results.json",
@@ -195,7 +197,7 @@ def load_source(folder: Path) -> tuple[ElmoPreTrainedModel, ElmoTokenizer]:
     if settings.get("model_type") != "elmo":
         raise UploadError(f"{folder}: the model is a {settings.get('model_type')!r}; expected 'elmo'")
     name = next(iter(settings.get("architectures") or []), None)
-    known = (*AUTO_CLASSES, *BY_NAME)
+    known = (*AUTO_CLASSES, *TASK_TAGS)
     if name not in known:
         raise UploadError(
             f"{folder}: `architectures` in config.json must name one of {', '.join(known)}, got {name!r}"
@@ -409,7 +411,7 @@ def card_data(settings: CardSettings, old: CardData, model: ElmoPreTrainedModel,
     is_known = of_task and datasets is not None and len(datasets) == 1
     results = [
         EvalResult(
-            task_type=PIPELINE_TAGS[architecture],
+            task_type=PIPELINE_TAGS.get(architecture) or TASK_TAGS[architecture],
             dataset_type=datasets[0] if is_known else "unknown",
             dataset_name=datasets[0] if is_known else f"{score.split} data of the run",
             dataset_split=score.split,
@@ -421,12 +423,13 @@ def card_data(settings: CardSettings, old: CardData, model: ElmoPreTrainedModel,
         if score.name != METRICS["perplexity_before"][1]
     ]
     kept = {} if settings.license else {name: old.get(name) for name in ("license_name", "license_link")}
+    own_tag = [TASK_TAGS[architecture]] if architecture in TASK_TAGS else []
     return ModelCardData(
         license=license_,
         language=settings.language or old.get("language"),
         library_name="transformers",
-        pipeline_tag=PIPELINE_TAGS[architecture],
-        tags=list(dict.fromkeys(["elmo", *(old.get("tags") or [])])),
+        pipeline_tag=PIPELINE_TAGS.get(architecture),
+        tags=list(dict.fromkeys(["elmo", *own_tag, *(old.get("tags") or [])])),
         datasets=datasets,
         base_model=old.get("base_model"),
         metrics=sorted({score.metric for score in scores}) or None,
@@ -507,7 +510,7 @@ def use_section(settings: CardSettings, model: ElmoPreTrainedModel) -> str:
     architecture = type(model).__name__
     auto = "AutoModel" if architecture == "ElmoForPreTraining" else AUTO_CLASSES.get(architecture, architecture)
     texts = '"A dog runs.", "An animal runs."' if is_for_pairs(model) else '"A fine film."'
-    code = (LOADING_BY_NAME if architecture in BY_NAME else LOADING).replace("{auto}", auto)
+    code = (LOADING_BY_NAME if architecture in TASK_TAGS else LOADING).replace("{auto}", auto)
     code = code.replace("{repo_id}", settings.repo_id).replace("{revision}", pinned(settings))
     code = code.replace("{options}", loading_options(settings)) + USE[architecture].replace("{arguments}", texts)
     code = code.replace("{hidden}", str(model.config.hidden_size))

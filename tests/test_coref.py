@@ -516,8 +516,6 @@ def conll(*cells: str, end: str = "#end document\n") -> str:
         (conll("1"), "line 2: no brackets of mentions: '1'"),
         (conll("(1(2"), "line 2: no brackets of mentions: '(1(2'"),
         (conll("(1)|"), "line 2: no brackets of mentions: '(1)|'"),
-        (conll("(1)|(2)"), "line 1: words 0 to 0 are a mention in two clusters"),
-        (conll("(1)|(1)"), "line 1: words 0 to 0 are a mention twice in one cluster"),
         (conll(), "line 1: the document 'x' is empty"),
         (conll("-", end=""), "the document that begins in line 1 has no `#end document`"),
         (conll("-", end="") + conll("-"), "line 3: the document that begins in line 1 has no `#end document`"),
@@ -587,10 +585,10 @@ def test_a_data_set_of_the_hub_has_the_columns_of_json_lines(tmp_path):
         tmp_path / "data"
     )
     settings = TaskSettings(task="coref", dataset_name=str(tmp_path / "data"), columns=["clusters=chains"])
-    (row,) = TASK.read_hub(settings, "train")
+    (row,) = TASK.read_hub(settings, "train", training=True)
     assert row["clusters"] == [[[0, 1], [2, 3]]]
     with pytest.raises(TaskDataError, match="row 0: no column `clusters`; the columns are sentences, chains"):
-        TASK.read_hub(TaskSettings(task="coref", dataset_name=str(tmp_path / "data")), "train")
+        TASK.read_hub(TaskSettings(task="coref", dataset_name=str(tmp_path / "data")), "train", training=True)
 
 
 def test_parts_of_documents_keep_their_sentences_and_mentions(tmp_path):
@@ -689,3 +687,21 @@ def test_rules_on_litbank(rule, mentions, shared):
     scores = coreference_scores([document.clusters for document in documents], found)
     print(f"\n{rule.__name__}, mentions {mentions}: " + ", ".join(f"{n} {v:.3f}" for n, v in scores.items()))
     assert scores["conll_f1"] == pytest.approx(RULES[rule.__name__, mentions], abs=5e-4)
+
+
+def test_clusters_that_share_a_mention_are_one_and_no_mention_is_there_twice(tmp_path, caplog):
+    (tmp_path / "a.conll").write_text(conll("(1)|(2)", "(1)", "(2)", "(3)|(3)"))
+    (document,) = read_documents(tmp_path / "a.conll")
+    assert document.clusters == [[(0, 1), (1, 2), (2, 3)], [(3, 4)]]
+    assert "words 0 to 0 are a mention of two clusters, which are taken for one" in caplog.text
+
+
+def test_data_sets_are_cut_for_training_alone_and_texts_are_no_sentences(tmp_path):
+    words = [["a", "b", "."], ["c", "d", "."]]
+    Dataset.from_list([{"sentences": words, "clusters": [[[0, 0], [3, 3]]]}]).save_to_disk(tmp_path / "data")
+    settings = TaskSettings(task="coref", dataset_name=str(tmp_path / "data"), document_words=3)
+    assert len(TASK.read_hub(settings, "train", training=True)) == 2
+    assert len(TASK.read_hub(settings, "train", training=False)) == 1
+    (tmp_path / "b.jsonl").write_text(json.dumps({"tokens": ["The cat ."], "clusters": []}) + "\n")
+    with pytest.raises(TaskDataError, match="`tokens` must be lists of words"):
+        read_documents(tmp_path / "b.jsonl", {"sentences": "tokens"})

@@ -154,7 +154,17 @@ def test_a_bundled_model_is_half_as_large_without_code_and_loads_as_float32(fold
     model, tokenizer = AutoModel.from_pretrained(made), AutoTokenizer.from_pretrained(made)
     assert model.dtype == torch.float32
     assert len(tokenizer) == 4 + len(VOCABULARY)
-    assert bundle.main([str(tmp_path / "none")]) == bundle.BAD_INPUT
+    assert bundle.main([str(folder), "--output_dir", str(made)]) == 0  # replaces its own
+
+
+def test_bundling_replaces_nothing_but_a_bundle(folder, tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("do not lose")
+    for target in (tmp_path, folder):
+        assert bundle.main([str(folder), "--output_dir", str(target)]) == bundle.BAD_INPUT
+        assert "was not written by this program" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").is_file()
+    assert (folder / "model.safetensors").is_file()
+    assert bundle.main([str(tmp_path / "none"), "--output_dir", str(tmp_path / "new")]) == bundle.BAD_INPUT
 
 
 def test_the_bundled_model_tells_senses_of_a_word_apart():

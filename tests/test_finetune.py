@@ -301,6 +301,48 @@ def test_a_task_model_goes_on_with_its_labels_and_refuses_others(bilm, vectors, 
         run("ner", fewer, tmp_path / "third", "--model_name_or_path", tmp_path / "first")
 
 
+def test_a_task_model_goes_on_as_it_is_and_is_no_biLM_of_another_task(bilm, vectors, tmp_path):
+    data, first = write_ner(tmp_path / "data"), tmp_path / "first"
+    run("ner", data, first, "--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 1)
+    more = ["--model_name_or_path", first, "--num_train_epochs", 1]
+    for change, message in (
+        (["--elmo_placement", "none"], "has elmo_placement=both, not none: a task model goes on as it is"),
+        (["--head_overrides", *SMALL, "head_dim=20"], "has head_dim=12, not 20"),
+    ):
+        with pytest.raises(finetune.SettingsError, match=message):
+            run("ner", data, tmp_path / "second", *more, *change)
+    run("ner", data, tmp_path / "second", *more, "--freeze_bilm", "false", "--learning_rate", 0.01)
+    before, after = (load_file(path / "model.safetensors") for path in (first, tmp_path / "second"))
+    name = "elmo.forward_lm.layers.0.projection.weight"
+    assert not torch.equal(before[name], after[name])
+    (tmp_path / "trees").mkdir()
+    with pytest.raises(finetune.SettingsError, match="is an ElmoForTokenClassification, of another task"):
+        run("sst", write_task("sst", tmp_path / "trees"), tmp_path / "third", *more)
+
+
+def test_examples_have_as_many_choices_as_the_first(vectors, tmp_path, capsys):
+    rows = [{"context": "a", "choices": choices, "label": 0} for choices in (["b", "c"], ["b", "c", "d"])]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = ["--elmo_placement", "none", "--word_vectors", vectors]
+    command = arguments("choice", tmp_path / "data.jsonl", tmp_path / "out", *more)
+    assert finetune.main(command) == finetune.BAD_INPUT
+    assert "example 2 has 3 choices, the first 2" in capsys.readouterr().err
+
+
+def test_early_stopping_goes_on_counting_where_it_was(vectors, tmp_path):
+    data = write_ner(tmp_path / "data")
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--patience", 2, "--num_train_epochs", 8]
+    more += ["--learning_rate", 0, "--save_total_limit", 9]  # nothing is learned: two epochs more, and it stops
+    run("ner", data, tmp_path / "whole", *more)
+    epochs = json.loads((tmp_path / "whole" / "trainer_state.json").read_text())["epoch"]
+    assert epochs == 3
+    (tmp_path / "resumed").mkdir()
+    second = sorted((tmp_path / "whole").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))[1]
+    os.rename(second, tmp_path / "resumed" / second.name)
+    run("ner", data, tmp_path / "resumed", *more, "--resume_from_checkpoint", "last")
+    assert json.loads((tmp_path / "resumed" / "trainer_state.json").read_text())["epoch"] == epochs
+
+
 def test_a_part_of_the_examples_has_the_labels_of_all(vectors, tmp_path):
     data = tmp_path / "data"
     data.write_text("\n".join(f"word X X I-{kind}\n" for kind in ("PER", "LOC", "ORG", "MISC")))
@@ -423,5 +465,19 @@ def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, t
     assert compare.main(command) == 0
     assert json.loads((output / "comparison.json").read_text()) == rows
     assert (output / "none-1-seed1" / "all_results.json").stat().st_mtime_ns == before
+    # A run that was killed before its evaluation is not finished.
+    results = output / "none-1-seed0" / "all_results.json"
+    results.write_text(json.dumps({"train_loss": 1.0}))
+    assert compare.main(command) == 0
+    assert json.loads((output / "comparison.json").read_text()) == rows
     assert compare.main([*command, "--learning_rate", "0.5"]) == finetune.BAD_INPUT
     assert "has runs of other settings" in capsys.readouterr().err
+
+
+def test_a_comparison_that_could_not_begin_leaves_its_folder_free(bilm, vectors, tmp_path, capsys):
+    data, output = write_ner(tmp_path / "data"), tmp_path / "compare"
+    more = ["--word_vectors", vectors, "--num_train_epochs", 1]
+    own = ["--placements", "none", "--seeds", "0"]
+    assert compare.main([*arguments("ner", tmp_path / "dat", output, *more), *own]) == finetune.BAD_INPUT
+    assert compare.main([*arguments("ner", data, output, *more), *own]) == 0
+    assert "other settings" not in capsys.readouterr().err

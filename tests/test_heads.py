@@ -38,6 +38,7 @@ from modeling_elmo.crf_elmo import (
     without_transitions,
 )
 from modeling_elmo.encoders_elmo import WordLstm, attend, pooled
+from modeling_elmo.layers_elmo import Dropout
 from modeling_elmo.modeling_elmo import IGNORED
 
 PLACEMENTS = ("none", "input", "output", "both")
@@ -483,6 +484,24 @@ def test_what_cannot_work_is_named(call, message, tokenizer):
 def test_sizes_that_cannot_be_built_are_refused_by_name(name, value):
     with pytest.raises(StrictDataclassError, match=f"`{name}` must be"):
         ElmoConfig(**{name: value})
+
+
+def test_heads_of_one_text_refuse_pairs(tokenizer):
+    tagger = ElmoForTokenClassification(ElmoConfig(**SIZES, num_labels=3))
+    with pytest.raises(ValueError, match="reads one text a row"):
+        tagger(**tokenizer(["a b"], ["c"], return_tensors="pt"))
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_dropout_loses_its_share_and_keeps_the_mean(probability):
+    torch.manual_seed(0)
+    noise = Dropout(probability)(torch.ones(1001, 301))
+    assert set(noise.unique().tolist()) == {0.0, pytest.approx(1 / (1 - probability), rel=1e-4)}
+    assert (noise == 0).float().mean().item() == pytest.approx(probability, abs=0.005)
+    assert noise.mean().item() == pytest.approx(1, abs=0.01)
+    rows = noise.flatten()[:300_000].view(-1, 4)  # values that come from one random number are independent
+    assert abs(torch.corrcoef(rows.T)[0, 1:]).max() < 0.02
+    assert torch.equal(Dropout(probability).eval()(torch.ones(3)), torch.ones(3))
 
 
 # ---------------------------------------------------------------------------------- Trainer, collators and pipelines

@@ -447,10 +447,10 @@ def test_a_hub_data_set_has_the_same_rows(tmp_path):
     datasets.DatasetDict({"train": datasets.Dataset.from_dict(flat)}).save_to_disk(str(tmp_path / "hub"))
     settings = settings_with()
     settings.dataset_name, settings.columns = str(tmp_path / "hub"), ["context=text"]
-    assert TASK.read_hub(settings, "train").to_dict() == rows.to_dict()
+    assert TASK.read_hub(settings, "train", training=True).to_dict() == rows.to_dict()
     settings.columns = []
     with pytest.raises(TaskDataError, match=r"hub: no column `context`; the columns are id, title, text"):
-        TASK.read_hub(settings, "train")
+        TASK.read_hub(settings, "train", training=True)
 
 
 def changed(**values: object) -> dict:

@@ -311,7 +311,7 @@ def test_sentences_have_words_predicates_and_roles(tmp_path):
 
 
 def test_other_columns_before_the_roles_are_found_or_told(tmp_path):
-    text = "#begin document (a); part 0\nShe  *  -      (A0*)\nslept  *  sleep  (V*)\n\nNo  *  -\n#end document\n"
+    text = "She  *  -      (A0*)\nslept  *  sleep  (V*)\n\nNo  *  -\n"
     sentences = read_propositions(write(tmp_path / "data", text))
     assert sentences["words"] == [["She", "slept"], ["No"]]
     assert sentences["predicates"] == [[1], []]
@@ -514,3 +514,21 @@ def test_bad_settings_are_one_clear_line(change, message, tmp_path, capsys):
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_files_of_conll_2012_are_read_as_columns(tmp_path):
+    rows = [
+        ["bc/x", "0", "0", "Dogs", "NNS", "(S(NP*)", "-", "-", "-", "Speaker", "*", "(ARG0*)", "*", "(3)"],
+        ["bc/x", "0", "1", "bark", "VBP", "(VP*", "bark", "01", "1", "Speaker", "*", "(V*)", "(ARG1*)", "-"],
+        ["bc/x", "0", "2", "on", "RP", "*))", "go", "02", "-", "Speaker", "*", "*", "(V*)", "-"],
+    ]
+    text = "\n".join("   ".join(row) for row in rows)
+    (tmp_path / "x.conll").write_text(f"#begin document (bc/x); part 000\n{text}\n\n#end document\n")
+    (row,) = read_propositions(tmp_path / "x.conll")
+    assert row["words"] == ["Dogs", "bark", "on"]
+    assert row["predicates"] == [1, 2]
+    assert row["roles"] == [["B-ARG0", "B-V", "O"], ["O", "B-ARG1", "B-V"]]
+    assert row["columns"][1] == "bark\tVBP\tbark\t01"
+    (tmp_path / "y.conll").write_text("#begin document (x)\nx 0 0 a\n")
+    with pytest.raises(TaskDataError, match="line 2: 4 columns; CoNLL-2012 has 12 or more"):
+        read_propositions(tmp_path / "y.conll")

@@ -28,6 +28,8 @@ from modeling_elmo.folders import FolderError, load_folder
 LARGEST_MB = 20
 # Half precision keeps three decimal digits of a weight.
 SMALLEST_COSINE = 0.9999
+# Tells a folder that may be replaced from any other.
+MARK = ".bundled"
 KEPT = ("README.md", "all_results.json", "perplexity.png")
 SENTENCES = ["The bank of the river was green .", "She put her money into the bank .", "Naïve 42 XYZZY !"]
 BAD_INPUT = 2
@@ -43,6 +45,8 @@ def layers_of(model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> Tensor:
 
 def bundle(folder: Path, target: Path) -> float:
     """Writes the model of a folder to the target, which is replaced; returns the smallest cosine of a vector."""
+    if target.exists() and not (target / MARK).is_file():
+        raise FolderError(f"{target}: it is there and was not written by this program: name another --output_dir")
     model, tokenizer = load_folder(folder, ElmoForPreTraining)
     expected = layers_of(model, tokenizer)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +62,7 @@ def bundle(folder: Path, target: Path) -> float:
         for name in KEPT:
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, made / name)
+        (made / MARK).touch()
         for file in made.iterdir():
             file.chmod(0o644)  # safetensors writes files for their owner alone
         found = layers_of(*load_folder(made, ElmoForPreTraining))
@@ -67,7 +72,8 @@ def bundle(folder: Path, target: Path) -> float:
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
         if size > LARGEST_MB:
             raise FolderError(f"{folder}: {size:.1f} MB are too many for the package, which takes {LARGEST_MB}")
-        shutil.rmtree(target, ignore_errors=True)
+        if target.exists():
+            os.replace(target, Path(scratch) / "old")  # which goes with the scratch folder
         os.replace(made, target)
     return cosine
 

@@ -32,6 +32,7 @@ from task_data import TaskDataError
 from modeling_elmo.word_vectors import WordVectorError
 
 SETTINGS_FILE = "settings.json"
+INTERRUPTED = 130
 PLACEMENTS = ("none", "input", "output", "both")
 
 
@@ -91,7 +92,8 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
     """One run's score on the validation data: a finished run's, or that of a new one; None where it was stopped."""
     output = folder / f"{setting.name}-seed{seed}"
     finished = output / "all_results.json"
-    if not finished.is_file():
+    score = f"eval_{metric}"
+    if not finished.is_file() or score not in json.loads(finished.read_text(encoding="utf-8")):
         where = ["--output_dir", str(output), "--cache_dir", str(folder / "cache"), "--seed", str(seed)]
         arguments = [*passed_on, *setting.arguments(), *where]
         if any(output.glob("checkpoint-*")):
@@ -100,13 +102,13 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
             return None
         for checkpoint in output.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-    return json.loads(finished.read_text(encoding="utf-8"))[f"eval_{metric}"]
+    return json.loads(finished.read_text(encoding="utf-8"))[score]
 
 
 def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
     """Notes what all runs of a folder have in common, and refuses to add runs of other settings to them."""
     file = folder / SETTINGS_FILE
-    if file.is_file():
+    if file.is_file() and any(folder.glob("*-seed*/*")):
         before = json.loads(file.read_text(encoding="utf-8"))
         if before != list(passed_on):
             raise SettingsError(
@@ -140,11 +142,14 @@ def main(arguments: Sequence[str]) -> int:
                 score = run_once(setting, seed, own.output_dir, metric, passed_on)
                 if score is None:
                     print("stopped: start the same command again to go on", file=sys.stderr)
-                    return 130
+                    return INTERRUPTED
                 scores.setdefault(setting, []).append(score)
     except (SettingsError, TaskDataError, WordVectorError, UnknownLabel) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted: start the same command again to go on", file=sys.stderr)
+        return INTERRUPTED
     rows, markdown = table_of(scores, metric)
     (own.output_dir / "comparison.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (own.output_dir / "comparison.md").write_text(markdown, encoding="utf-8")

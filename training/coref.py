@@ -56,13 +56,15 @@ class Document(NamedTuple):
 # ----------------------------------------------------------------------------------------------------------- reading
 
 
-def read_documents(path: Path) -> list[Document]:
-    """The documents of a file in CoNLL-2012 format or JSON lines."""
+def read_documents(path: Path, columns: Mapping[str, str] | None = None) -> list[Document]:
+    """The documents of a file in CoNLL-2012 format or JSON lines, whose columns may have names of their own."""
     if not path.is_file():
         raise TaskDataError(f"{path}: no such file")
     is_json = KINDS.get(path.suffix.lower()) == "json" or path.suffix.lower() == ".jsonlines"
     if is_json:
-        return [_from_record(record, place, {}) for place, record in json_records(path)]
+        return [_from_record(record, place, columns or {}) for place, record in json_records(path)]
+    if columns:
+        raise TaskDataError(f"{path}: `columns` means nothing for a CoNLL-2012 file")
     return list(_read_conll(path))
 
 
@@ -147,7 +149,7 @@ def _from_record(record: Mapping[str, Any], place: str, columns: Mapping[str, st
         raise TaskDataError(f"{place}: no column `{missing[0]}`; the columns are {', '.join(map(str, record))}")
     sentences, clusters = record[names["sentences"]], record[names["clusters"]]
     try:
-        if not all(isinstance(word, str) for words in sentences for word in words):
+        if any(isinstance(words, str) or not all(isinstance(word, str) for word in words) for words in sentences):
             raise TypeError
         spans = [[(int(first), int(last) + 1) for first, last in mentions] for mentions in clusters]
         words = [list(words) for words in sentences if len(words)]
@@ -165,22 +167,31 @@ def _checked(document: Document, place: str) -> Document:
     length = sum(map(len, document.sentences))
     if not length:
         raise TaskDataError(f"{place}: the document {document.name!r} is empty")
-    cluster_of: dict[Mention, int] = {}
-    for number, mentions in enumerate(document.clusters):
+    document = document._replace(clusters=_merged(document.clusters, place))
+    for mentions in document.clusters:
         for mention in mentions:
             if not 0 <= mention[0] < mention[1] <= length:
                 raise TaskDataError(f"{place}: {_shown(mention)} are no words of a document of {length}")
-            if mention in cluster_of:
-                where = "twice in one cluster" if cluster_of[mention] == number else "in two clusters"
-                raise TaskDataError(f"{place}: {_shown(mention)} are a mention {where}")
-            cluster_of[mention] = number
         if crossing := next(_crossings(mentions), None):
             raise TaskDataError(f"{place}: mentions of one cluster cross: {' and '.join(map(_shown, crossing))}")
-    if crossing := next(_crossings(list(cluster_of)), None):
+    if crossing := next(_crossings([mention for mentions in document.clusters for mention in mentions]), None):
         logger.warning(
             "%s: mentions cross, at least one of which is not learned: %s", place, " and ".join(map(_shown, crossing))
         )
     return document
+
+
+def _merged(clusters: Clusters, place: str) -> Clusters:
+    """The clusters, where two that share a mention are one, as OntoNotes has some, and no mention is there twice."""
+    cluster_of: dict[Mention, set[Mention]] = {}
+    for mentions in clusters:
+        whole = set(mentions)
+        for mention in mentions:
+            if mention in cluster_of:
+                logger.warning("%s: %s are a mention of two clusters, which are taken for one", place, _shown(mention))
+                whole |= cluster_of[mention]
+        cluster_of |= dict.fromkeys(whole, whole)
+    return sorted({id(whole): sorted(whole) for whole in cluster_of.values()}.values())
 
 
 def _shown(mention: Mention) -> str:
@@ -342,19 +353,23 @@ class Coreference(Task):
     predictions_file = "predictions.conll"
 
     def read(self, path: Path, settings: TaskSettings, training: bool) -> Dataset:
-        documents = read_documents(path)
-        if training and settings.document_words:
-            documents = [part for document in documents for part in cut_document(document, settings.document_words)]
-        return dataset_of([document._asdict() for document in documents], str(path))
+        documents = read_documents(path, settings.renamed_columns())
+        return self._rows(documents, settings, training, str(path))
 
-    def read_hub(self, settings: TaskSettings, split: str) -> Dataset:
+    def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
         assert settings.dataset_name is not None
         rows = load_split(settings.dataset_name, settings.dataset_config_name, split)
         columns = settings.renamed_columns()
         documents = [
             _from_record(row, f"{settings.dataset_name}, row {number}", columns) for number, row in enumerate(rows)
         ]
-        return dataset_of([document._asdict() for document in documents], settings.dataset_name)
+        return self._rows(documents, settings, training, settings.dataset_name)
+
+    @staticmethod
+    def _rows(documents: list[Document], settings: TaskSettings, training: bool, source: str) -> Dataset:
+        if training and settings.document_words:
+            documents = [part for document in documents for part in cut_document(document, settings.document_words)]
+        return dataset_of([document._asdict() for document in documents], source)
 
     def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
         documents = [

@@ -49,7 +49,7 @@ from coref import Coreference
 from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
 from processes import keep_to_the_end, run_script
-from settings import SettingsError, TaskSettings, parse_with_recipe
+from settings import SettingsError, TaskSettings, parse_with_recipe, read_changes
 from squad import AnswerInContext
 from srl import SemanticRoles
 from task_data import TaskDataError, sample_fraction
@@ -82,6 +82,8 @@ TASKS: dict[str, Task] = {
     )
 }
 MIX_FILE = "mix_weights.json"
+# Of the config: what may differ when the training of a task model goes on.
+CHANGEABLE = ("freeze_bilm", "train_word_vectors", "mix_l2", "head_dropout", "elmo_dropout")
 BAD_INPUT = 2
 
 
@@ -96,7 +98,7 @@ def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
         if file:
             rows[part] = task.read(Path(file), settings, training=part == "train")
         elif settings.dataset_name and split:
-            rows[part] = task.read_hub(settings, split)
+            rows[part] = task.read_hub(settings, split, training=part == "train")
         elif part != "test":
             raise SettingsError(f"there is no {part} data: give --{part}_file, or a --{part}_split of the data set")
     return rows
@@ -105,6 +107,34 @@ def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
 def count_words(examples: Iterable[Examples]) -> Counter[str]:
     """How often each word occurs in the data."""
     return Counter(word for part in examples for sequence in part.sequences for text in sequence for word in text)
+
+
+def goes_on_from(task: Task, settings: TaskSettings, config: ElmoConfig) -> bool:
+    """Whether the settings' folder is a model of this task, to go on with, rather than a biLM to begin from.
+
+    Such a model goes on as it is, but for what training may change; settings that say otherwise are refused.
+    """
+    folder = settings.model_name_or_path
+    architecture = next(iter(config.architectures or []), None)
+    if folder is None or architecture in (None, "ElmoModel", "ElmoForPreTraining"):
+        return False
+    if architecture != task.head.__name__:
+        raise SettingsError(
+            f"{folder} is an {architecture}, of another task: give a biLM's folder, such as one that "
+            "ElmoModel.from_pretrained(…).save_pretrained(…) makes of it"
+        )
+    given = read_changes("head_overrides", settings.head_overrides, "head_dim=100")
+    given |= {**task.config, "elmo_placement": settings.elmo_placement, "mix": settings.mix}
+    for name, value in given.items():
+        if name not in CHANGEABLE and getattr(config, name, None) != value:
+            raise SettingsError(
+                f"{folder} has {name}={getattr(config, name, None)}, not {value}: a task model goes on as it is"
+            )
+    for name, value in settings.head_config().items():
+        if name in CHANGEABLE:
+            setattr(config, name, value)
+    settings.head = {name: getattr(config, name) for name in ("max_context_words", "context_overlap")}
+    return True
 
 
 def check_labels(folder: str, known: list[str], labels: list[str]) -> None:
@@ -266,12 +296,12 @@ class Run:
         self.settings, self.training = settings, training
         self.task = TASKS[settings.task]
         self.folder = Path(str(training.output_dir))
+        folder = settings.model_name_or_path
+        config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
+        goes_on = goes_on_from(self.task, settings, config)
         rows = read_parts(self.task, settings)
         self.labels = self.task.label_names(rows["train"])  # a part of the examples may lack some
         rows["train"] = sample_fraction(rows["train"], settings.train_fraction, seed=training.seed)
-        folder = settings.model_name_or_path
-        config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
-        goes_on = self.task.head.__name__ in (config.architectures or [])
         if goes_on and self.labels:
             known = [config.id2label[number] for number in range(config.num_labels)]
             check_labels(str(folder), known, self.labels)
@@ -280,7 +310,8 @@ class Run:
         self.examples = {part: self.task.examples(found, self.labels, splitter) for part, found in rows.items()}
         set_seed(training.seed)
         if goes_on:
-            self.model, self.tokenizer = self.task.head.from_pretrained(folder), ElmoTokenizer.from_pretrained(folder)
+            self.model = self.task.head.from_pretrained(folder, config=config)
+            self.tokenizer = ElmoTokenizer.from_pretrained(folder)
         else:
             counts = count_words(self.examples.values())
             self.model, self.tokenizer = new_model(self.task, settings, config, self.labels, counts)
@@ -344,6 +375,7 @@ class Run:
                 self._write_predictions(path, examples, found.predictions)
                 for name, text in self.task.reports(examples, self.labels, found.predictions).items():
                     (self.folder / f"{beginning}{name}").write_text(text, encoding="utf-8")
+        self.trainer.accelerator.wait_for_everyone()  # the first process has written the file
         results = json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
         if self.trainer.is_world_process_zero():
             if weights := self.model.mix_weights():
@@ -404,6 +436,8 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
     settings.check()
     if training.output_dir is None:
         raise SettingsError("give --output_dir: where checkpoints, the model and its results go")
+    # Early stopping counts on where it was.
+    training.restore_callback_states_from_checkpoint = training.resume_from_checkpoint is not None
     training.remove_unused_columns = False  # examples are encoded when they are batched
     if not torch.accelerator.is_available():
         training.dataloader_pin_memory = False

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from examples import Examples
-from settings import TaskSettings
+from settings import SettingsError, TaskSettings
 from task_data import TaskDataError, load_split
 from tasks import Task
 from torch import Tensor
@@ -67,11 +67,11 @@ class AnswerInContext(Task):
             raise TaskDataError(f"{path}: `columns` means nothing for a SQuAD file")
         return _dataset_of(_records(path), settings, training, str(path))
 
-    def read_hub(self, settings: TaskSettings, split: str) -> Dataset:
+    def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
         assert settings.dataset_name is not None
         loaded = load_split(settings.dataset_name, settings.dataset_config_name, split)
         records = _hub_records(loaded, settings.renamed_columns(), settings.dataset_name)
-        return _dataset_of(records, settings, split == settings.train_split, settings.dataset_name)
+        return _dataset_of(records, settings, training, settings.dataset_name)
 
     def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
         sequences, windows = [], []
@@ -151,6 +151,10 @@ def answer_scores(answers: Mapping[str, str], gold: Mapping[str, Sequence[str]])
 def _dataset_of(records: Iterable[Record], settings: TaskSettings, training: bool, source: str) -> Dataset:
     config = {field.name: field.default for field in fields(ElmoConfig)} | settings.head_config()
     longest, overlap = config["max_context_words"], config["context_overlap"]
+    if not 0 <= overlap < longest:
+        raise SettingsError(
+            f"`context_overlap` must be at least 0 and below max_context_words={longest}, got {overlap}"
+        )
     columns: dict[str, list] = {name: [] for name in (*FIELDS, "starts", "windows")}
     met: set[str] = set()
     for place, record in records:

@@ -1,4 +1,4 @@
-"""Semantic roles: the bracketed columns of CoNLL-2005 and 2012, the spans they mark, and the scores of these.
+"""Semantic roles: bracketed columns as in CoNLL-2005, the spans they mark, and the scores of these.
 
     The     DT  -    -       (ARG0*
     cat     NN  -    -       *)
@@ -7,6 +7,8 @@
 
 A line a word, sentences parted by empty lines. The word is first; of the columns after it the last one that has no
 brackets says which words are predicates, by their frames, and every predicate has a column of roles, in their order.
+Files of CoNLL-2012, in which `#begin document` stands before a document, are read as such columns: word, part of
+speech, lemma, frame and roles.
 """
 
 import itertools
@@ -30,8 +32,9 @@ from modeling_elmo import ElmoTokenizer
 from modeling_elmo.modeling_elmo import IGNORED, role_spans
 
 NO_FRAME = ("-", "_")
-# Lines of CoNLL-2012 around a document.
+# Lines of CoNLL-2012 around a document, and its columns: word, part of speech, lemma, frame; roles, before the last.
 _DOCUMENT = re.compile(r"#(begin|end) document\b")
+CONLL_2012, CONLL_2012_ROLES = (3, 4, 6, 7), slice(11, -1)
 _CELL = re.compile(r"(?:\(([^\s()*]+))?\*(\))?")
 
 # The lines of a sentence, by number, each as its columns.
@@ -61,13 +64,20 @@ def read_propositions(path: str | Path, frame_column: int | None = None) -> Data
 
 def _sentences(path: Path) -> Iterator[Lines]:
     lines: Lines = []
+    is_conll_2012 = False
     for number, line in itertools.chain(read_lines(path), [(0, "")]):  # a blank line ends the last sentence too
         if not line.strip():
             if lines:
                 yield lines
             lines = []
-        elif not _DOCUMENT.match(line):
+        elif _DOCUMENT.match(line):
+            is_conll_2012 = True
+        else:
             columns = split_columns(line)
+            if is_conll_2012:
+                if len(columns) <= CONLL_2012_ROLES.start:
+                    raise TaskDataError(f"{path}, line {number}: {len(columns)} columns; CoNLL-2012 has 12 or more")
+                columns = [*(columns[index] for index in CONLL_2012), *columns[CONLL_2012_ROLES]]
             if lines and len(columns) != len(lines[0][1]):
                 raise TaskDataError(
                     f"{path}, line {number}: {len(columns)} columns where the sentence's first line has "
@@ -212,7 +222,7 @@ class SemanticRoles(Task):
             raise SettingsError(f"`columns` of srl can say where frames are, as in frame=4, got {settings.columns}")
         return read_propositions(path, None if frame is None else int(frame))
 
-    def read_hub(self, settings: TaskSettings, split: str) -> Dataset:
+    def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
         raise SettingsError(
             f"srl reads files of bracketed columns, not data sets such as {settings.dataset_name}: give --train_file "
             "and --validation_file"

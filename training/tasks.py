@@ -14,7 +14,7 @@ from datasets import Dataset
 from examples import Examples, UnknownLabel, words_of
 from metrics import class_scores, tag_scores
 from settings import TaskSettings
-from task_data import read_examples, read_hub_examples
+from task_data import TaskDataError, read_examples, read_hub_examples
 from torch import Tensor
 
 from modeling_elmo import ElmoTokenizer
@@ -40,13 +40,11 @@ class Task:
         """The rows of a file, for training or not."""
         return read_examples(self.name, path, columns=settings.renamed_columns())
 
-    def read_hub(self, settings: TaskSettings, split: str, **options: str) -> Dataset:
+    def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
         """The rows of a data set of the Hub."""
         assert settings.dataset_name is not None
-        options_of_all = {"columns": settings.renamed_columns(), **options}
-        return read_hub_examples(
-            self.name, settings.dataset_name, settings.dataset_config_name, split, **options_of_all
-        )
+        options = {"columns": settings.renamed_columns(), "scheme": settings.tag_scheme or "BIO"}
+        return read_hub_examples(self.name, settings.dataset_name, settings.dataset_config_name, split, **options)
 
     def label_names(self, rows: Dataset) -> list[str]:
         """The labels of the training data, in the order of their numbers; none where labels have no names."""
@@ -109,7 +107,11 @@ class RightEnding(Task):
             for context, choices in zip(rows["context"], rows["choices"], strict=True)
             for choice in choices
         ]
-        return Examples(sequences, list(rows["label"]), per_example=len(rows[0]["choices"]))
+        counts = [len(choices) for choices in rows["choices"]]
+        if odd := [number for number, count in enumerate(counts, start=1) if count != counts[0]]:
+            count = counts[odd[0] - 1]
+            raise TaskDataError(f"example {odd[0]} has {count} choices, the first {counts[0]}: all must have as many")
+        return Examples(sequences, list(rows["label"]), per_example=counts[0])
 
     def scores(self, examples: Examples, labels: Sequence[str], predicted: np.ndarray) -> dict[str, float]:
         return class_scores(predicted.tolist(), examples.labels)
@@ -129,9 +131,6 @@ class TagOfWord(Task):
     def read(self, path: Path, settings: TaskSettings, training: bool) -> Dataset:
         scheme = settings.tag_scheme or "BIO"
         return read_examples(self.name, path, columns=settings.renamed_columns(), scheme=scheme)
-
-    def read_hub(self, settings: TaskSettings, split: str, **options: str) -> Dataset:
-        return super().read_hub(settings, split, scheme=settings.tag_scheme or "BIO")
 
     def label_names(self, rows: Dataset) -> list[str]:
         return sorted({tag for tags in rows["tags"] for tag in tags}, key=lambda label: (label != "O", label))
