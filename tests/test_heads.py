@@ -487,7 +487,7 @@ def test_sizes_that_cannot_be_built_are_refused_by_name(name, value):
 
 
 def test_heads_of_one_text_refuse_pairs(tokenizer):
-    tagger = ElmoForTokenClassification(ElmoConfig(**SIZES, num_labels=3))
+    tagger = ElmoForTokenClassification(ElmoConfig(**SIZES))
     with pytest.raises(ValueError, match="reads one text a row"):
         tagger(**tokenizer(["a b"], ["c"], return_tensors="pt"))
 
@@ -496,7 +496,7 @@ def test_heads_of_one_text_refuse_pairs(tokenizer):
 def test_dropout_loses_its_share_and_keeps_the_mean(probability):
     torch.manual_seed(0)
     noise = Dropout(probability)(torch.ones(1001, 301))
-    assert set(noise.unique().tolist()) == {0.0, pytest.approx(1 / (1 - probability), rel=1e-4)}
+    assert noise.unique().tolist() == pytest.approx([0, 1 / (1 - probability)], rel=1e-4)
     assert (noise == 0).float().mean().item() == pytest.approx(probability, abs=0.005)
     assert noise.mean().item() == pytest.approx(1, abs=0.01)
     rows = noise.flatten()[:300_000].view(-1, 4)  # values that come from one random number are independent
