@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .layers_elmo import Dropout, GlorotLinear, distinct_rows, dropout_noise, pack
+from .layers_elmo import Dropout, GlorotLinear, distinct_rows, pack
 from .recurrence_elmo import (
     plain_recurrence,
     side_by_side,
@@ -118,17 +118,11 @@ class WordLstm(nn.Module):
         return torch.cat([side[0] for side in sides], dim=-1)
 
 
-class WordDropout(nn.Module):
+class WordDropout(Dropout):
     """Dropout that loses the same features of every word of a sentence (Gal and Ghahramani, 2016)."""
 
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, features: Tensor) -> Tensor:
-        if not self.training or not self.probability:
-            return features
-        return features * dropout_noise((len(features), 1, features.shape[2]), self.probability, features)
+    def noise_shape(self, features: Tensor) -> Sequence[int]:
+        return len(features), 1, features.shape[2]
 
 
 class Maxout(nn.Module):

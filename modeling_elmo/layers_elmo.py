@@ -62,7 +62,10 @@ class Dropout(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         if not self.training or not self.probability:
             return features
-        return features * dropout_noise(features.shape, self.probability, features)
+        return features * dropout_noise(self.noise_shape(features), self.probability, features)
+
+    def noise_shape(self, features: Tensor) -> Sequence[int]:
+        return features.shape
 
 
 # ------------------------------------------------------------------------------------------------------- characters
