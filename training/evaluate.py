@@ -228,10 +228,10 @@ def main(arguments: Sequence[str]) -> int:
         table.add_argument("--output_dir", required=True, type=Path)
     made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
     made["perplexity"].add_argument("--limit", type=int, help="read so many lines of each text")
-    made["senses"].add_argument("--train", required=True, nargs="+", type=Path)
+    made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
     made["tags"].add_argument("--train", required=True, type=Path, help="CoNLL-U, or word and tag columns")
     for name in ("senses", "tags"):
-        made[name].add_argument("--test", required=True, type=Path)
+        made[name].add_argument("--test", required=True, type=Path, help="of the same kind, to be scored on")
     own = parser.parse_args(list(arguments))
     transformers_logging.set_verbosity_error()
     try:
