@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .layers_elmo import dropout_noise, pack
-from .recurrence_elmo import FORGET_BIAS, side_by_side, train_side_by_side, trains_side_by_side
+from .recurrence_elmo import (
+    FORGET_BIAS,
+    in_steps,
+    side_by_side,
+    states_before,
+    train_side_by_side,
+    trains_side_by_side,
+)
 
 GATES = 5
 
@@ -65,7 +72,7 @@ class _HighwayRecurrence(torch.autograd.Function):
         memory, squashed, outputs = (torch.empty_like(around) for _ in range(3))
         transposed = recurrent.T
         hidden = cell = None
-        steps = (tensor.split(batch_sizes) for tensor in (gates, around, memory, squashed, outputs))
+        steps = in_steps(batch_sizes, gates, around, memory, squashed, outputs)
         for of_step, carried, new_cell, new_squashed, output in zip(*steps, strict=True):
             size = len(of_step)
             if hidden is not None:
@@ -94,13 +101,16 @@ class _HighwayRecurrence(torch.autograd.Function):
         hidden = o * squashed
         # What the gradients of outputs and of cells are multiplied with, gate by gate.
         of_output = torch.stack([r * hidden * (1 - o), (hidden - around) * r * (1 - r)], dim=1)  # o and r: (N, 2, H)
-        of_cell = torch.stack([i * (1 - j * j), i * j * (1 - i), _before(memory, sizes) * f * (1 - f)], dim=1)
+        first = memory.new_zeros(sizes[0] if sizes else 0, units)
+        of_forget = states_before(first, memory, sizes) * f * (1 - f)
+        of_cell = torch.stack([i * (1 - j * j), i * j * (1 - i), of_forget], dim=1)
         cell_of_output = r * o * (1 - squashed * squashed)
         d_gates = torch.empty_like(gates).unflatten(1, (GATES, units))
         d_hidden, d_memory = d_outputs.clone(), torch.empty_like(memory)
-        tensors = (d_hidden, d_memory, d_gates, d_gates[:, :3], d_gates[:, 3:], of_output, of_cell, cell_of_output, f)
+        parts = d_gates, d_gates[:, :3], d_gates[:, 3:]
+        steps = in_steps(sizes, d_hidden, d_memory, *parts, of_output, of_cell, cell_of_output, f)
         later: tuple[Tensor, Tensor, Tensor] | None = None  # of the next step: gradients of gates and cell, and f
-        for step in reversed(list(zip(*(tensor.split(sizes) for tensor in tensors), strict=True))):
+        for step in reversed(list(zip(*steps, strict=True))):
             d_output, d_cell, d_all, d_of_cell, d_of_output, output_factor, cell_factor, through, forget = step
             if later is not None:
                 d_output[: len(later[0])].addmm_(later[0], recurrent)
@@ -113,15 +123,8 @@ class _HighwayRecurrence(torch.autograd.Function):
             torch.mul(d_cell[:, None], cell_factor, out=d_of_cell)
             later = d_all.flatten(1), d_cell, forget
         d_gates = d_gates.flatten(1)
-        d_recurrent = d_gates.T @ _before(outputs, sizes) if ctx.needs_input_grad[2] else None
+        d_recurrent = d_gates.T @ states_before(first, outputs, sizes) if ctx.needs_input_grad[2] else None
         return d_gates, d_hidden * (1 - r), d_recurrent, None, None
-
-
-def _before(packed: Tensor, batch_sizes: Sequence[int]) -> Tensor:
-    """Of each packed word (N, H) what the word before it has, zero for first words."""
-    steps = packed.split(list(batch_sizes))
-    found = [before[:size] for before, size in zip(steps, batch_sizes[1:], strict=False)]
-    return torch.cat([torch.zeros_like(steps[0]), *found]) if steps else packed
 
 
 class OrthogonalLinear(nn.Linear):

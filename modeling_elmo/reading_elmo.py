@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from .crf_elmo import IMPOSSIBLE
 from .encoders_elmo import WordDropout, WordLstm, Words, attend, together
 from .layers_elmo import GlorotLinear
-from .recurrence_elmo import states_before, steps_of
+from .recurrence_elmo import in_steps, states_before
 
 
 class _GruRecurrence(torch.autograd.Function):
@@ -35,13 +35,21 @@ class _GruRecurrence(torch.autograd.Function):
         of_state = torch.empty_like(gates)
         outputs = gates.new_empty(len(gates), units)
         hidden = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, units)
-        for start, end in steps_of(batch_sizes):
-            hidden = hidden[: end - start]
-            product = torch.mm(hidden, recurrent.T, out=of_state[start:end])
-            step = gates[start:end]
-            r, z = step[:, : 2 * units].add_(product[:, : 2 * units]).sigmoid_().chunk(2, dim=1)
-            n = step[:, 2 * units :].addcmul_(r, product[:, 2 * units :]).tanh_()
-            hidden = torch.lerp(n, hidden, z, out=outputs[start:end])
+        transposed = recurrent.T
+        parts = (
+            tensor[:, columns]
+            for tensor in (gates, of_state)
+            for columns in (slice(2 * units), slice(2 * units, None))
+        )
+        for rz, n, u_rz, u_n, r, z, product, output in zip(
+            *in_steps(batch_sizes, *parts, *gates.chunk(3, dim=1)[:2], of_state, outputs), strict=True
+        ):
+            if len(output) < len(hidden):
+                hidden = hidden[: len(output)]
+            torch.mm(hidden, transposed, out=product)
+            rz.add_(u_rz).sigmoid_()
+            n.addcmul_(r, u_n).tanh_()
+            hidden = torch.lerp(n, hidden, z, out=output)
         ctx.save_for_backward(gates, of_state, outputs, recurrent)
         ctx.batch_sizes = batch_sizes
         return outputs
@@ -50,25 +58,28 @@ class _GruRecurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
         gates, of_state, outputs, recurrent = ctx.saved_tensors
-        steps = list(steps_of(ctx.batch_sizes))
-        units = recurrent.shape[1]
-        first = outputs.new_zeros(ctx.batch_sizes[0] if steps else 0, units)
-        before = states_before(first, outputs, steps)
+        units, sizes = recurrent.shape[1], ctx.batch_sizes
+        first = outputs.new_zeros(sizes[0] if sizes else 0, units)
+        before = states_before(first, outputs, sizes)
         r, z, n = gates.chunk(3, dim=1)
         # How much a change of h' changes what made it: all but that change itself is known before the loop.
         of_n = (1 - z) * (1 - n.square())
         slopes = torch.cat(
             [of_n * of_state[:, 2 * units :] * r * (1 - r), (before - n) * z * (1 - z), of_n * r], dim=1
         )
-        slopes = slopes.unflatten(1, (3, units))
         changes = torch.empty_like(outputs)  # of h' at every step
         d_state = torch.empty_like(gates)  # of U h
-        d_hidden = torch.zeros_like(first)
-        for start, end in reversed(steps):
-            size = end - start
-            change = torch.add(d_hidden[:size], d_outputs[start:end], out=changes[start:end])
-            step = torch.mul(change[:, None], slopes[start:end], out=d_state[start:end].unflatten(1, (3, units)))
-            torch.addmm(change * z[start:end], step.flatten(1), recurrent, out=d_hidden[:size])
+        d_hidden, d_begun = torch.zeros_like(first), first[:0]  # of the sentences that have begun, from the end
+        by_gate = (tensor.unflatten(1, (3, units)) for tensor in (slopes, d_state))
+        steps = in_steps(sizes, d_outputs, changes, changes[:, None], *by_gate, d_state, z)
+        for d_output, change, same_change, slope, d_by_gate, d_of_state, kept in reversed(
+            list(zip(*steps, strict=True))
+        ):
+            if len(change) > len(d_begun):
+                d_begun = d_hidden[: len(change)]
+            torch.add(d_begun, d_output, out=change)
+            torch.mul(same_change, slope, out=d_by_gate)
+            torch.addmm(change * kept, d_of_state, recurrent, out=d_begun)
         d_gates = torch.cat([d_state[:, : 2 * units], changes * of_n], dim=1)
         return d_gates, d_state.T @ before, None
 

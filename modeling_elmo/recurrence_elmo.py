@@ -76,7 +76,11 @@ def plain_recurrence(
 
 
 class _Recurrence(torch.autograd.Function):
-    """`plain_recurrence` with its backward pass written out."""
+    """`plain_recurrence` with its backward pass written out.
+
+    A step has as few operations as can be: two threads, one a direction, wait for each other's interpreter lock at
+    every one. What does not wait for another step is done for all words at once, before or after the loop over steps.
+    """
 
     @staticmethod
     def forward(
@@ -91,35 +95,37 @@ class _Recurrence(torch.autograd.Function):
         projection_clip: float | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         words, cells = gates_of_inputs.shape[0], cell.shape[1]
-        gates = torch.empty_like(gates_of_inputs)  # after their activations
-        memory = gates.new_empty(words, cells)
-        squashed = gates.new_empty(words, cells)  # tanh of the memory
+        # The logistic function serves all gates, since tanh(x) = 2 sigmoid(2x) - 1.
+        gates, weight = gates_of_inputs.clone(), recurrent.clone()
+        by_gate = gates.unflatten(1, (4, cells))
+        by_gate[:, 1].mul_(2)
+        by_gate[:, 2].add_(FORGET_BIAS)
+        weight[cells : 2 * cells].mul_(2)
+        memory, squashed = (gates.new_empty(words, cells) for _ in range(2))  # the second is tanh of the first
         outputs = gates.new_empty(words, hidden.shape[1])
         first_hidden, first_cell = hidden, cell
         final_hidden, final_cell = hidden.clone(), cell.clone()
-        for start, end in steps_of(batch_sizes):
-            size = end - start
+        transposed, projected = weight.T, None if projection is None else projection.T
+        for step, i, j, f, o, new_cell, new_squashed, output in zip(
+            *in_steps(batch_sizes, gates, *by_gate.unbind(1), memory, squashed, outputs), strict=True
+        ):
+            size = len(output)
             if size < len(hidden):  # sentences have ended
                 final_hidden[size : len(hidden)], final_cell[size : len(cell)] = hidden[size:], cell[size:]
                 hidden, cell = hidden[:size], cell[:size]
-            step = gates[start:end]
-            torch.addmm(gates_of_inputs[start:end], hidden, recurrent.T, out=step)
-            i, j, f, o = step.chunk(4, dim=1)
-            i.sigmoid_()
-            j.tanh_()
-            f.add_(FORGET_BIAS).sigmoid_()
-            o.sigmoid_()
-            cell = torch.mul(f, cell, out=memory[start:end]).addcmul_(i, j)
+            step.addmm_(hidden, transposed).sigmoid_()
+            cell = torch.mul(f, cell, out=new_cell).addcmul_(i, j, value=2).sub_(i)
             if cell_clip is not None:
                 cell.clamp_(-cell_clip, cell_clip)
-            torch.tanh(cell, out=squashed[start:end])
-            if projection is None:
-                hidden = torch.mul(o, squashed[start:end], out=outputs[start:end])
+            torch.tanh(cell, out=new_squashed)
+            if projected is None:
+                hidden = torch.mul(o, new_squashed, out=output)
             else:
-                hidden = torch.mm(o * squashed[start:end], projection.T, out=outputs[start:end])
+                hidden = torch.mm(o * new_squashed, projected, out=output)
             if projection_clip is not None:
                 hidden.clamp_(-projection_clip, projection_clip)
         final_hidden[: len(hidden)], final_cell[: len(cell)] = hidden, cell
+        by_gate[:, 1].mul_(2).sub_(1)
         ctx.save_for_backward(gates, memory, squashed, outputs, first_hidden, first_cell, recurrent, projection)
         ctx.batch_sizes, ctx.cell_clip, ctx.projection_clip = batch_sizes, cell_clip, projection_clip
         return outputs, final_hidden, final_cell
@@ -128,8 +134,7 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
         gates, memory, squashed, outputs, first_hidden, first_cell, recurrent, projection = ctx.saved_tensors
-        steps = list(steps_of(ctx.batch_sizes))
-        before = states_before(first_cell, memory, steps)
+        before = states_before(first_cell, memory, ctx.batch_sizes)
         i, j, f, o = gates.chunk(4, dim=1)
         # How much a change of the memory changes i, j and f, and one of its output changes o: all but those changes is
         # known before the loop, which is left with a few operations.
@@ -140,37 +145,48 @@ class _Recurrence(torch.autograd.Function):
         torch.mul(f, before, out=of_f).mul_(1 - f)
         torch.mul(o, squashed, out=of_o).mul_(1 - o)
         of_output = torch.addcmul(o, o, squashed.square(), value=-1)  # what a change of the output does to the memory
+        of_memory = d_gates.unflatten(1, (4, -1))[:, :3]
         if ctx.cell_clip is not None:
             inside = (memory.abs() < ctx.cell_clip).to(f.dtype)
             f = f * inside
-            d_gates[:, : 3 * memory.shape[1]].unflatten(1, (3, -1)).mul_(inside[:, None])
+            of_memory.mul_(inside[:, None])
         d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
         d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
-        for start, end in reversed(steps):
-            size = end - start
-            d_step = torch.add(d_hidden[:size], d_outputs[start:end], out=d_projected[start:end])
+        d_states = d_hidden[:0], d_cell[:0]  # of the sentences that have begun, from the end
+        unclipped = outputs if ctx.projection_clip is None else outputs.abs() < ctx.projection_clip
+        steps = in_steps(ctx.batch_sizes, d_outputs, unclipped, d_projected, d_gates, of_memory, of_o, of_output, f)
+        for d_output, kept, d_step, d_of_gates, d_of_memory, d_of_o, through, forget in reversed(
+            list(zip(*steps, strict=True))
+        ):
+            size = len(d_step)
+            if size > len(d_states[0]):
+                d_states = d_hidden[:size], d_cell[:size]
+            torch.add(d_states[0], d_output, out=d_step)
             if ctx.projection_clip is not None:
-                d_step.mul_(outputs[start:end].abs() < ctx.projection_clip)
+                d_step.mul_(kept)
             d_memory = d_step if projection is None else d_step @ projection  # of sigmoid(o) * tanh(c)
-            of_o[start:end].mul_(d_memory)
-            d_memory = torch.addcmul(d_cell[:size], d_memory, of_output[start:end])
-            d_gates[start:end, : 3 * memory.shape[1]].unflatten(1, (3, -1)).mul_(d_memory[:, None])
-            torch.mul(d_memory, f[start:end], out=d_cell[:size])
-            torch.mm(d_gates[start:end], recurrent, out=d_hidden[:size])
+            d_of_o.mul_(d_memory)
+            d_memory = torch.addcmul(d_states[1], d_memory, through)
+            d_of_memory.mul_(d_memory[:, None])
+            torch.mul(d_memory, forget, out=d_states[1])
+            torch.mm(d_of_gates, recurrent, out=d_states[0])
         d_recurrent = d_projection = None
-        if ctx.needs_input_grad[3] and steps:
-            d_recurrent = d_gates.T @ states_before(first_hidden, outputs, steps)
-        if projection is not None and ctx.needs_input_grad[4] and steps:
-            d_projection = d_projected.T @ (gates[:, -memory.shape[1] :] * squashed)
+        if ctx.needs_input_grad[3] and len(gates):
+            d_recurrent = d_gates.T @ states_before(first_hidden, outputs, ctx.batch_sizes)
+        if projection is not None and ctx.needs_input_grad[4] and len(gates):
+            d_projection = d_projected.T @ (o * squashed)
         return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None
 
 
-def states_before(first: Tensor, after: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+def in_steps(batch_sizes: Sequence[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Each tensor's parts at every step."""
+    return [tensor.split(list(batch_sizes)) for tensor in tensors]
+
+
+def states_before(first: Tensor, after: Tensor, batch_sizes: Sequence[int]) -> Tensor:
     """What every step begins with, (N, size), of what the first one begins with and what each ends with."""
-    sources = [first, *(after[start:end] for start, end in steps[:-1])][: len(steps)]
-    return torch.cat(
-        [after[:0], *(source[: end - start] for source, (start, end) in zip(sources, steps, strict=True))]
-    )
+    sources = [first, *after.split(list(batch_sizes))]
+    return torch.cat([after[:0], *(source[:size] for source, size in zip(sources, batch_sizes, strict=False))])
 
 
 def trained_recurrence(*args: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -131,6 +131,19 @@ def test_the_partition_function_equals_the_sum_over_all_sequences(chain):
     assert found[2] == 0
 
 
+@pytest.mark.parametrize("scale", [1.0, 100.0], ids=["ordinary", "scores that underflow float32"])
+def test_the_gradients_of_the_partition_function_are_those_of_the_sum_over_all_sequences(chain, scale):
+    emissions, mask, scores = chain
+    given = [(score * scale).requires_grad_() for score in (emissions, *scores)]
+    found = torch.autograd.grad(partition(given[0], mask, Scores(*given[1:]))[:2] @ torch.tensor([1.0, 0.5]), given)
+    sums = [
+        torch.stack([score for _, score in brute_force(given[0][row], length, Scores(*given[1:]))]).logsumexp(0)
+        for row, length in ((0, 4), (1, 2))
+    ]
+    expected = torch.autograd.grad(sums[0] + 0.5 * sums[1], given)
+    torch.testing.assert_close(found, expected)
+
+
 def test_viterbi_finds_the_best_of_all_sequences(chain):
     emissions, mask, scores = chain
     found = best_labels(emissions, mask, scores)
