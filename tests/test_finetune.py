@@ -134,10 +134,14 @@ def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, 
     assert set(weights) == {"input", "output"}
 
 
-@pytest.mark.parametrize("task", list(finetune.TASKS))
-def test_the_best_epoch_is_chosen_by_the_tasks_own_metric(task, tmp_path):
+@pytest.mark.parametrize(
+    ("task", "recipe"), [*((task, None) for task in finetune.TASKS), ("sst", "sst-phrases"), ("nli", "sick")]
+)
+def test_every_recipe_chooses_the_best_epoch_by_the_tasks_own_metric(task, recipe, tmp_path):
     more = ["--elmo_placement", "none", "--word_vectors", "vectors.txt"]
-    _, training = finetune.read_arguments(arguments(task, tmp_path / "data", tmp_path / "out", *more))
+    given = arguments(task, tmp_path / "data", tmp_path / "out", *more)
+    settings, training = finetune.read_arguments([recipe, *given] if recipe else given)
+    assert settings.train_word_vectors == (recipe is not None or task == "srl")
     assert training.load_best_model_at_end
     assert training.metric_for_best_model == finetune.TASKS[task].metric
     assert training.greater_is_better

@@ -7,8 +7,8 @@
 
 Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
 srl (semantic roles), squad (an answer in a context), coref (mentions of the same thing in a document). Each has a
-recipe of its name in training/recipes; another YAML file may be the first argument. Settings on the command line win,
-and include everything of transformers' TrainingArguments.
+recipe of its name in training/recipes; another one there (sst-phrases, sick), or a YAML file, may be the first
+argument. Settings on the command line win, and include everything of transformers' TrainingArguments.
 """
 
 import argparse
