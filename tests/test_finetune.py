@@ -13,6 +13,7 @@ import compare
 import finetune
 import pytest
 import torch
+from averaging import WEIGHTS_FILE
 from examples import Collator, Examples, LayerStore, encode
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
@@ -234,12 +235,12 @@ def test_batches_have_labels_at_their_words_and_choices_side_by_side():
     assert choices.lengths() == [7, 7]
 
 
-@pytest.mark.parametrize("sampling", ["random", "group_by_length"])
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(sampling, bilm, vectors, tmp_path):
+@pytest.mark.parametrize(("sampling", "ema"), [("random", 0), ("group_by_length", 0), ("random", 0.9)])
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(sampling, ema, bilm, vectors, tmp_path):
     data = write_ner(tmp_path / "data")
     more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
     more += ["--eval_strategy", "no", "--load_best_model_at_end", "false", "--per_device_train_batch_size", 4]
-    more += ["--save_total_limit", 50, "--train_sampling_strategy", sampling]
+    more += ["--save_total_limit", 50, "--train_sampling_strategy", sampling, "--ema_decay", ema]
     run("ner", data, tmp_path / "whole", *more)
     (tmp_path / "resumed").mkdir()
     os.rename(tmp_path / "whole" / "checkpoint-5", tmp_path / "resumed" / "checkpoint-5")
@@ -247,6 +248,45 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(sampling, bilm, vect
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     for name, tensor in whole.items():
         assert torch.equal(tensor, resumed[name]), name
+
+
+def test_the_moving_average_of_the_weights_is_evaluated_and_kept(bilm, vectors, tmp_path):
+    data, decay = write_ner(tmp_path / "data"), 0.5
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
+    more += ["--eval_strategy", "steps", "--eval_steps", 1, "--per_device_train_batch_size", 4]
+    more += ["--save_total_limit", 50]
+    run("ner", data, tmp_path / "plain", *more, "--load_best_model_at_end", "false")
+    results = run("ner", data, tmp_path / "averaged", *more, "--ema_decay", decay)
+    steps = range(1, 1 + len(list((tmp_path / "plain").glob("checkpoint-*"))))
+    weights, averages = (
+        [load_file(tmp_path / name / f"checkpoint-{step}" / "model.safetensors") for step in steps]
+        for name in ("plain", "averaged")
+    )
+    name = "classifier.weight"
+    assert not torch.equal(weights[1][name], averages[1][name])
+    for number in range(1, len(weights)):
+        limited = min(decay, (2 + number) / (11 + number))
+        expected = limited * averages[number - 1][name] + (1 - limited) * weights[number][name]
+        torch.testing.assert_close(averages[number][name], expected)
+    history = json.loads((tmp_path / "averaged" / "trainer_state.json").read_text())["log_history"]
+    best = max(history, key=lambda entry: entry.get("eval_f1", -1.0))
+    kept = load_file(tmp_path / "averaged" / "model.safetensors")
+    assert torch.equal(kept[name], averages[best["step"] - 1][name])
+    assert results["eval_f1"] == best["eval_f1"]
+    assert results["eval_loss"] == pytest.approx(best["eval_loss"])
+    assert not (tmp_path / "averaged" / WEIGHTS_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"), [(0, 0.9, "was trained without"), (0.9, 0, "was trained with")]
+)
+def test_averaging_begins_and_ends_with_a_run(before, after, message, vectors, tmp_path, capsys):
+    data = write_ner(tmp_path / "data")
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--num_train_epochs", 1]
+    run("ner", data, tmp_path / "out", *more, "--ema_decay", before)
+    more += ["--ema_decay", after, "--resume_from_checkpoint", "last"]
+    assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
+    assert f"{message} --ema_decay" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
@@ -396,6 +436,7 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--elmo_placement", "middle"], "`elmo_placement` must be one of input, output, both, none, got 'middle'"),
         (["--elmo_placement", "both"], "ELMo needs a biLM: give --model_name_or_path"),
         (["--train_fraction", "0"], "`train_fraction` must be above 0"),
+        (["--ema_decay", "1"], "`ema_decay` must be at least 0 and below 1, got 1.0"),
         (["--train_file", "missing.conll"], "missing.conll"),
         (["--word_vectors", "missing.txt"], "missing.txt"),
         (["--head_overrides", "head_dims=3"], "ElmoConfig has no `head_dims`"),
