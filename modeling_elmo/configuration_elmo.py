@@ -132,7 +132,7 @@ class ElmoConfig(PreTrainedConfig):
             Of task models: units of an LSTM in each direction; by default the papers' (300, tagging and coreference
             200, question answering 90, of GRUs).
         head_layers (`int`, *optional*):
-            Of tagging, coreference and semantic roles: LSTM layers; by default 2, of semantic roles the paper's 8.
+            Of tagging, coreference and semantic roles: LSTM layers; by default the papers' 2, 1 and 8.
         head_dropout (`float`, *optional*, defaults to 0.5):
             Of task models: dropout on everything but ELMo vectors.
         head_char_filters (`int`, *optional*, defaults to 128):

@@ -25,7 +25,7 @@ class Allowed(NamedTuple):
 def _split_label(label: str) -> tuple[str, str]:
     """Position and type: B-PER -> B, PER. A label of no such form is outside of every span."""
     position, dash, kind = label.partition("-")
-    return (position, kind) if dash and position in "BIES" else ("O", "")
+    return (position, kind) if dash and position in tuple("BIES") else ("O", "")
 
 
 def _may_follow(before: tuple[str, str] | None, after: tuple[str, str] | None, scheme: str) -> bool:
@@ -113,16 +113,15 @@ def _prefixes(emissions: Tensor, mask: Tensor, scores: Scores) -> list[Tensor]:
 class _LogPartition(torch.autograd.Function):
     """`partition` by sums of scaled exp scores, in a few small operations a word, with its backward pass written out.
 
-    Sums of float64 lose no path that matters unless scores of one word differ by 700. Its gradients are the
-    probabilities of labels and of pairs of labels.
+    Its gradients are the probabilities of labels and of pairs of labels. Where all paths to a word underflow float64,
+    their scores being some 700 below others', the result is not finite.
     """
 
     @staticmethod
     def forward(
         ctx: Any, emissions: Tensor, mask: Tensor, transitions: Tensor, starts: Tensor, ends: Tensor
     ) -> Tensor:
-        precise = torch.float32 if emissions.device.type == "mps" else torch.float64  # the one without float64
-        given = [score.to(precise) for score in (emissions, transitions, starts, ends)]
+        given = [score.double() for score in (emissions, transitions, starts, ends)]
         tops = [given[0].amax(-1), *(score.amax() for score in given[1:])]  # every sum has a 1 in it
         words, after, begin, end = (
             (score - top).exp() for score, top in zip(given, [tops[0][..., None], *tops[1:]], strict=True)
@@ -166,7 +165,11 @@ def partition(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
     """The log of the summed exp scores of all label sequences: (B,), 0 for a sentence without words."""
     if not emissions.shape[1]:
         return emissions.new_zeros(len(emissions))
-    return _LogPartition.apply(emissions, mask, *scores)
+    if emissions.device.type != "mps":  # which has no float64
+        found = _LogPartition.apply(emissions, mask, *scores)
+        if bool(found.isfinite().all()):
+            return found
+    return torch.logsumexp(_prefixes(emissions, mask, scores)[-1] + scores.ends, dim=1) * mask[:, 0]
 
 
 def log_marginals(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from .layers_elmo import Dropout, GlorotLinear, distinct_rows, pack
 from .recurrence_elmo import (
-    plain_recurrence,
     side_by_side,
     train_side_by_side,
     trained_recurrence,
@@ -67,8 +66,7 @@ class TaskLstmLayer(nn.Module):
         gates = self.input_gates(words)  # (N, 4H)
         weight = self.recurrent_gates.weight
         zeros = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, weight.shape[1])
-        recurrence = trained_recurrence if gates.dtype == weight.dtype else plain_recurrence
-        return recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
+        return trained_recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
 
 
 class WordLstm(nn.Module):
@@ -159,7 +157,9 @@ class BiattentiveNetwork(nn.Module):
     """The biattentive classification network of McCann et al. (2017) over one text, which attends to itself.
 
     A feed-forward layer, an encoding LSTM, attention, an integrating LSTM, four ways of pooling (largest, mean,
-    smallest, and by learned attention), maxout layers. ELMo joins the integrating LSTM's output.
+    smallest, and by learned attention), two maxout layers and a linear one. ELMo joins the integrating LSTM's output.
+    The paper has a third maxout layer in place of the linear one, and normalises batches, which would make what an
+    example teaches depend on the others of its batch.
     """
 
     POOL = 4

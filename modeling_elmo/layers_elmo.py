@@ -22,7 +22,6 @@ from .recurrence_elmo import (
     PackedLinear,
     compiled_recurrence,
     packed_recurrence,
-    plain_recurrence,
     runs_compiled,
     runs_packed,
     trained_recurrence,
@@ -321,11 +320,8 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
                 self._packed.refresh(self.weights)
                 return packed_recurrence(self._packed, inputs, index, hidden, cell, batch_sizes, *self.clips)
         gates = self.input_gates(inputs if index is None else inputs[index])  # (N, 4M)
-        # Under autocast the products change dtype from step to step, which only the plain form follows.
         _, _, recurrent, projection = self.weights
-        is_uniform = gates.dtype == hidden.dtype == cell.dtype == recurrent.dtype
-        recurrence = trained_recurrence if is_uniform else plain_recurrence
-        return recurrence(gates, hidden, cell, recurrent, projection, batch_sizes, *self.clips)
+        return trained_recurrence(gates, hidden, cell, recurrent, projection, batch_sizes, *self.clips)
 
     @property
     def weights(self) -> LayerWeights:

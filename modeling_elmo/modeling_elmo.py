@@ -17,7 +17,8 @@ two places has a scalar mix of its own.
 """
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, overload
@@ -83,7 +84,7 @@ TASK_CHARACTER_DIM, TASK_FILTER_WIDTH = 16, 3
 READER_CHARACTER_DIM, READER_FILTER_WIDTH = 20, 5
 # Units of the task models' LSTMs, as in the papers; of the reader's GRUs. Layers of the LSTMs.
 CLASSIFIER_DIM, TAGGER_DIM, READER_DIM, SRL_DIM = 300, 200, 90, 300
-TAGGER_LAYERS, SRL_LAYERS = 2, 8
+TAGGER_LAYERS, COREFERENCE_LAYERS, SRL_LAYERS = 2, 1, 8
 # Size of what marks a sentence's predicate (He et al., 2017).
 PREDICATE_DIM = 100
 # Windows of a context that are read at once.
@@ -758,21 +759,36 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         return LayerMix(self.config)
 
     @classmethod
-    def from_pretrained(cls, folder: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            loaded = super().from_pretrained(folder, *args, **kwargs)
-        except RuntimeError as error:
-            saved = cls.config_class.from_pretrained(folder)
-            wanted = kwargs["config"].num_labels if kwargs.get("config") is not None else kwargs.get("num_labels")
-            if "mismatched" not in str(error) or wanted in (None, saved.num_labels):
-                raise
-            names = ", ".join(saved.id2label[number] for number in range(saved.num_labels))
-            raise ValueError(
-                f"{folder} was trained for the {saved.num_labels} labels {names}, not for {wanted}: begin from its "
-                "biLM, or pass ignore_mismatched_sizes=True to learn the output layer anew"
-            ) from error
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("ignore_mismatched_sizes"):
+            cls._check_label_names(pretrained_model_name_or_path, kwargs)
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         (loaded[0] if isinstance(loaded, tuple) else loaded).freeze()  # loading makes all weights trainable
         return loaded
+
+    @classmethod
+    def _check_label_names(cls, folder: Any, given: dict[str, Any]) -> None:
+        """Refuses to load a folder of this task for other labels than it was trained for."""
+        config = given.get("config")
+        names = given.get("id2label") if config is None else getattr(config, "id2label", None)
+        count = given.get("num_labels") if names is None else len(names)
+        if count is None:
+            return
+        place = {name: given[name] for name in ("revision", "subfolder", "token", "cache_dir") if name in given}
+        saved = cls.config_class.from_pretrained(folder, **place)
+        if next(iter(saved.architectures or []), None) != cls.__name__:
+            return
+        known = [saved.id2label[number] for number in range(saved.num_labels)]
+        wanted = (
+            None if names is None else [name for _, name in sorted((int(key), name) for key, name in names.items())]
+        )
+        if count == len(known) and wanted in (None, known):
+            return
+        asked = count if count != len(known) or wanted is None else ", ".join(wanted)
+        raise ValueError(
+            f"{folder} was trained for the {len(known)} labels {', '.join(known)}, not for {asked}: begin from its "
+            "biLM, or pass ignore_mismatched_sizes=True to learn the output layer anew"
+        )
 
     def post_init(self) -> None:
         super().post_init()
@@ -1051,6 +1067,8 @@ class ElmoForMultipleChoice(ElmoSequenceEncoder):
 class ElmoWordEncoder(ElmoTaskModel):
     """Words, and their characters, through LSTMs: what tagging and coreference share."""
 
+    default_layers = TAGGER_LAYERS
+
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.char_cnn = None
@@ -1058,7 +1076,7 @@ class ElmoWordEncoder(ElmoTaskModel):
             self.char_cnn = CharacterCnn(
                 config.char_vocab_size, TASK_CHARACTER_DIM, config.head_char_filters, TASK_FILTER_WIDTH
             )
-        units, layers = config.head_dim or TAGGER_DIM, config.head_layers or TAGGER_LAYERS
+        units, layers = config.head_dim or TAGGER_DIM, config.head_layers or self.default_layers
         self.encoder = WordLstm(self.input_size, units, layers, config.head_dropout)
 
     def _own_features(self) -> int:
@@ -1279,7 +1297,10 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         The predicate is given by its position among the words, from 0. Several are read as one batch, and return a
         list each. Nothing is dropped out, whatever mode the model is in.
         """
-        several = [predicate_index] if isinstance(predicate_index, int) else list(predicate_index)
+        if isinstance(words, str):
+            raise ValueError(f"`words` must be a list of words, got the text {words!r}")
+        given = predicate_index if isinstance(predicate_index, Iterable) else [predicate_index]
+        several = [operator.index(index) for index in given]
         for index in several:
             if not 0 <= index < len(words):
                 raise ValueError(f"`predicate_index` must be a place among {len(words)} words, from 0, got {index}")
@@ -1299,7 +1320,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
             [Role(role, start, end, " ".join(words[start:end])) for role, start, end in role_spans(of_row)]
             for of_row in labels
         ]
-        return roles[0] if isinstance(predicate_index, int) else roles
+        return roles if given is predicate_index else roles[0]
 
 
 def _predicates(index: Tensor | None, position: Tensor, mask: Tensor) -> Tensor:
@@ -1534,8 +1555,12 @@ class ElmoCoreferenceOutput(ModelOutput):
 class ElmoForCoreferenceResolution(ElmoWordEncoder):
     """Which spans of a document mention the same thing: end-to-end span ranking (Lee et al., 2017, 2018).
 
-    Speakers and genres, which the papers have features of, are left out: not all documents have them.
+    Speakers and genres, which the papers have features of, are left out: not all documents have them. Of antecedents
+    `max_antecedents` are chosen by a quick score (Lee et al., 2018), where the first paper compares the last 250;
+    characters have filters of one width, as in tagging; embeddings of widths and distances are not dropped out.
     """
+
+    default_layers = COREFERENCE_LAYERS
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)

@@ -189,9 +189,17 @@ def states_before(first: Tensor, after: Tensor, batch_sizes: Sequence[int]) -> T
     return torch.cat([after[:0], *(source[:size] for source, size in zip(sources, batch_sizes, strict=False))])
 
 
-def trained_recurrence(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """`plain_recurrence`, with less memory and time spent on its gradients."""
-    return _Recurrence.apply(*args)
+def trained_recurrence(
+    gates_of_inputs: Tensor, hidden: Tensor, cell: Tensor, recurrent: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`plain_recurrence`, with less memory and time spent on its gradients.
+
+    Under autocast products change dtype from step to step, which only the plain form follows, and in 16 bits too much
+    of 2 sigmoid(2x) - 1 is lost.
+    """
+    dtypes = {tensor.dtype for tensor in (gates_of_inputs, hidden, cell, recurrent)}
+    is_plain = len(dtypes) > 1 or gates_of_inputs.dtype.itemsize < 4
+    return (plain_recurrence if is_plain else _Recurrence.apply)(gates_of_inputs, hidden, cell, recurrent, *rest)
 
 
 # -------------------------------------------------------------------------------------------------------- inference

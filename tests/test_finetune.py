@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import finetune
 import pytest
 import torch
 from averaging import WEIGHTS_FILE
-from examples import Collator, Examples, LayerStore, encode
+from datasets import Dataset
+from examples import GIGABYTE, Collator, Examples, LayerStore, encode
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
@@ -180,10 +182,9 @@ def test_a_tagger_learns_its_sentences_and_writes_words_labels_and_predictions(b
 def test_training_with_kept_layers_is_training_without(bilm, vectors, tmp_path):
     data = write_ner(tmp_path / "data")
     more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--logging_steps", 1]
-    run("ner", data, tmp_path / "kept", *more)
+    run("ner", data, tmp_path / "kept", *more, "--cache_dir", tmp_path / "cache")
     run("ner", data, tmp_path / "anew", *more, "--cache_gb", 0)
-    assert list((tmp_path / "kept" / "cache").glob("layers-*.f32"))
-    assert not (tmp_path / "anew" / "cache").exists()
+    assert list((tmp_path / "cache").glob("layers-*.f32"))
     assert len(losses(tmp_path / "kept")) == 3
     assert losses(tmp_path / "kept") == losses(tmp_path / "anew")
     kept, anew = (load_file(tmp_path / name / "model.safetensors") for name in ("kept", "anew"))
@@ -204,11 +205,34 @@ def test_layers_are_kept_once_and_not_beyond_the_limit(bilm, tmp_path, capsys):
         torch.testing.assert_close(torch.tensor(store.of(sequence)[0]), expected[number, :length])
     (file,) = tmp_path.iterdir()
     assert len(store.values) == 4 + 5 + 2  # a text that occurs twice is kept once
-    before = file.stat().st_mtime_ns
+    before = file.stat().st_ino
     LayerStore.make(sequences, model, tokenizer, tmp_path, limit=1)
-    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [before]
+    assert [path.stat().st_ino for path in tmp_path.iterdir()] == [before]
     assert LayerStore.make(sequences, model, tokenizer, tmp_path, limit=1e-9) is None
     assert "more than --cache_gb" in capsys.readouterr().out
+
+
+def test_files_of_layers_make_room_for_others_and_killed_runs_leave_nothing_for_long(bilm, tmp_path):
+    model = ElmoForTokenClassification.from_pretrained(bilm, num_labels=2)
+    texts = [[([word],)] for word in "abcd"]
+    first, second = (LayerStore.make(text, model, ElmoTokenizer(), tmp_path, limit=1) for text in texts[:2])
+    os.utime(first.path, (1, 1))
+    LayerStore.make(texts[0], model, ElmoTokenizer(), tmp_path, limit=1)  # so that the other one is older
+    os.utime(second.path, (2, 2))
+    (tmp_path / "layers-killed.1.tmp").touch()
+    os.utime(tmp_path / "layers-killed.1.tmp", (1, 1))
+    limit = 2.5 * first.values.nbytes / GIGABYTE
+    third = LayerStore.make(texts[2], model, ElmoTokenizer(), tmp_path, limit)
+    assert set(tmp_path.iterdir()) == {first.path, third.path}
+    fourth = LayerStore.make(texts[3], model, ElmoTokenizer(), tmp_path, limit / 2, in_use=[first.path])
+    assert set(tmp_path.iterdir()) == {first.path, fourth.path}
+
+
+def test_layers_are_those_of_a_models_weights_and_of_what_it_does_with_them(bilm, tmp_path):
+    for clip in (3.0, 0.1):
+        model = ElmoForTokenClassification.from_pretrained(bilm, num_labels=2, cell_clip=clip)
+        LayerStore.make([(["a", "bank"],)], model, ElmoTokenizer(), tmp_path, limit=1)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_kept_layers_of_a_pair_are_what_the_bilm_gives_for_the_pair(bilm, tmp_path):
@@ -235,16 +259,34 @@ def test_batches_have_labels_at_their_words_and_choices_side_by_side():
     assert choices.lengths() == [7, 7]
 
 
-@pytest.mark.parametrize(("sampling", "ema"), [("random", 0), ("group_by_length", 0), ("random", 0.9)])
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(sampling, ema, bilm, vectors, tmp_path):
-    data = write_ner(tmp_path / "data")
+@pytest.mark.parametrize(
+    ("task", "sampling", "ema"),
+    [
+        ("ner", "random", 0),
+        ("ner", "group_by_length", 0),
+        ("squad", "random", 0.9),
+        ("srl", "random", 0),
+        ("coref", "random", 0),
+    ],
+)
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(task, sampling, ema, bilm, vectors, tmp_path):
+    data = write_task(task, tmp_path)
     more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
-    more += ["--eval_strategy", "no", "--load_best_model_at_end", "false", "--per_device_train_batch_size", 4]
-    more += ["--save_total_limit", 50, "--train_sampling_strategy", sampling, "--ema_decay", ema]
-    run("ner", data, tmp_path / "whole", *more)
+    more += ["--eval_strategy", "no", "--load_best_model_at_end", "false", "--per_device_train_batch_size", 2]
+    more += [
+        "--elmo_placement",
+        "both",
+        "--save_total_limit",
+        50,
+        "--train_sampling_strategy",
+        sampling,
+        "--ema_decay",
+        ema,
+    ]
+    run(task, data, tmp_path / "whole", *more)
     (tmp_path / "resumed").mkdir()
     os.rename(tmp_path / "whole" / "checkpoint-5", tmp_path / "resumed" / "checkpoint-5")
-    run("ner", data, tmp_path / "resumed", *more, "--resume_from_checkpoint", "last")
+    run(task, data, tmp_path / "resumed", *more, "--resume_from_checkpoint", "last")
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     for name, tensor in whole.items():
         assert torch.equal(tensor, resumed[name]), name
@@ -309,6 +351,43 @@ def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
     assert process.returncode != 0
     assert "go on with --resume_from_checkpoint last" in errors
     assert list(output.glob("checkpoint-*/model.safetensors"))
+
+
+def test_a_folder_with_a_run_takes_no_other(vectors, tmp_path, capsys):
+    data = write_ner(tmp_path / "data")
+    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--num_train_epochs", 1, "--save_total_limit", 1]
+    run("ner", data, tmp_path / "out", *more)
+    for kept in ("checkpoint-1", "all_results.json"):
+        assert (tmp_path / "out" / kept).exists()
+        assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
+        assert "has a run already: go on with it by --resume_from_checkpoint last" in capsys.readouterr().err
+        shutil.rmtree(tmp_path / "out" / "checkpoint-1", ignore_errors=True)
+
+
+def test_layers_under_the_output_folder_go_with_the_end_of_the_run(bilm, vectors, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetune.Run, "_write_card", lambda run, _: made.extend((run.folder / "cache").iterdir()))
+    made: list[Path] = []
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 1]
+    run("ner", write_ner(tmp_path / "data"), tmp_path / "out", *more)
+    assert len(made) == 1  # the same sentences for training and validation
+    assert not (tmp_path / "out" / "cache").exists()
+
+
+def test_a_tagger_goes_on_in_its_own_tag_scheme(vectors, tmp_path, capsys):
+    data = write_ner(tmp_path / "data")
+    more = ["--elmo_placement", "none", "--num_train_epochs", 1]
+    run("ner", data, tmp_path / "first", *more, "--word_vectors", vectors, "--tag_scheme", "BIOES")
+    more += ["--model_name_or_path", tmp_path / "first"]
+    assert finetune.main(arguments("ner", data, tmp_path / "second", *more)) == finetune.BAD_INPUT
+    assert "has the labels of --tag_scheme BIOES: give that" in capsys.readouterr().err
+
+
+def test_phrases_of_a_data_set_are_refused(vectors, tmp_path, capsys):
+    Dataset.from_list([{"text": "good", "label": "1"}] * 3).save_to_disk(tmp_path / "data")
+    command = ["--task", "sst", "--dataset_name", tmp_path / "data", "--phrases", "true", "--elmo_placement", "none"]
+    command += ["--word_vectors", vectors, "--output_dir", tmp_path / "out"]
+    assert finetune.main([str(argument) for argument in command]) == finetune.BAD_INPUT
+    assert "`phrases` are those of trees" in capsys.readouterr().err
 
 
 def test_two_processes_train_and_evaluate(bilm, vectors, tmp_path):
@@ -436,6 +515,8 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--elmo_placement", "middle"], "`elmo_placement` must be one of input, output, both, none, got 'middle'"),
         (["--elmo_placement", "both"], "ELMo needs a biLM: give --model_name_or_path"),
         (["--train_fraction", "0"], "`train_fraction` must be above 0"),
+        (["--trian_file", "x"], "has no setting `--trian_file`; did you mean `--train_file`?"),
+        (["--model_name_or_path", "no/such/folder"], "no/such/folder: there is no model"),
         (["--ema_decay", "1"], "`ema_decay` must be at least 0 and below 1, got 1.0"),
         (["--train_file", "missing.conll"], "missing.conll"),
         (["--word_vectors", "missing.txt"], "missing.txt"),
@@ -522,6 +603,14 @@ def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, t
     assert json.loads((output / "comparison.json").read_text()) == rows
     assert compare.main([*command, "--learning_rate", "0.5"]) == finetune.BAD_INPUT
     assert "has runs of other settings" in capsys.readouterr().err
+
+
+def test_a_comparison_may_begin_with_a_recipe(vectors, tmp_path):
+    data = write_task("sst", tmp_path)
+    more = ["--word_vectors", vectors, "--num_train_epochs", 1, "--placements", "none", "--seeds", "0"]
+    assert compare.main(["sst-phrases", *arguments("sst", data, tmp_path / "compare", *more)]) == 0
+    card = (tmp_path / "compare" / "none-1-seed0" / "README.md").read_text()
+    assert "phrases: true" in card
 
 
 def test_a_comparison_that_could_not_begin_leaves_its_folder_free(bilm, vectors, tmp_path, capsys):

@@ -131,7 +131,7 @@ def test_the_partition_function_equals_the_sum_over_all_sequences(chain):
     assert found[2] == 0
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0], ids=["ordinary", "scores that underflow float32"])
+@pytest.mark.parametrize("scale", [1.0, 100.0, 5000.0], ids=["ordinary", "beyond float32", "beyond float64"])
 def test_the_gradients_of_the_partition_function_are_those_of_the_sum_over_all_sequences(chain, scale):
     emissions, mask, scores = chain
     given = [(score * scale).requires_grad_() for score in (emissions, *scores)]
@@ -382,10 +382,24 @@ def test_a_folder_of_a_bilm_begins_a_head(kind, placement, tmp_path):
         assert not any(parameter.requires_grad for parameter in head.elmo.parameters())
 
 
-def test_a_head_with_other_labels_is_not_loaded(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({"num_labels": 4}, "4"),
+        ({"id2label": {0: "a", 1: "b"}}, "2"),
+        ({"id2label": {0: "a", 1: "b", 2: "c"}}, "a, b, c"),
+        ({"config": ElmoConfig(**{**SIZES, "num_labels": 4})}, "4"),
+    ],
+    ids=["number", "fewer", "other names", "config"],
+)
+def test_a_head_with_other_labels_is_not_loaded(given, asked, tmp_path):
     build("bcn").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="was trained for the 3 labels LABEL_0, LABEL_1, LABEL_2, not for 4"):
-        ElmoForSequenceClassification.from_pretrained(tmp_path, num_labels=4)
+    with pytest.raises(ValueError, match=f"was trained for the 3 labels LABEL_0, LABEL_1, LABEL_2, not for {asked}:"):
+        ElmoForSequenceClassification.from_pretrained(tmp_path, **given)
+    learned_anew = ElmoForSequenceClassification.from_pretrained(tmp_path, ignore_mismatched_sizes=True, **given)
+    assert learned_anew.config.num_labels == len(learned_anew.network.output.bias)
+    same = {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}
+    assert ElmoForSequenceClassification.from_pretrained(tmp_path, **same).config.num_labels == 3
 
 
 def test_word_vectors_are_the_embedding_and_unknown_words_their_mean(tokenizer):

@@ -53,6 +53,14 @@ def test_the_trained_forms_gradients_equal_finite_differences(clips, arguments):
     assert torch.autograd.gradcheck(lambda *tensors: trained_recurrence(*tensors, WORDS, *clips), arguments)
 
 
+def test_in_16_bits_the_trained_form_is_the_plain_one(arguments):
+    halves = [tensor.detach().bfloat16() for tensor in arguments]
+    for found, expected in zip(
+        trained_recurrence(*halves, WORDS, 3.0, 3.0), plain_recurrence(*halves, WORDS, 3.0, 3.0), strict=True
+    ):
+        assert torch.equal(found, expected)
+
+
 def test_the_trained_form_takes_no_steps_at_all(arguments):
     arguments[0] = arguments[0][:0].detach().requires_grad_()
     outputs, hidden, cell = trained_recurrence(*arguments, [], None, None)

@@ -1,10 +1,14 @@
 """Semantic roles: the highway LSTM, what its head returns, the columns of CoNLL and the scores of spans."""
 
+import io
 import itertools
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import finetune
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -208,6 +212,10 @@ def test_several_predicates_at_once_have_the_roles_of_each_alone(model):
             assert role in ROLES
             assert text == " ".join(WORDS[start:end])
     assert model.label(WORDS, [], tokenizer) == []
+    assert model.label(WORDS, np.int64(4), tokenizer) == together[0]
+    assert model.label(WORDS, np.array([4, 5]), tokenizer) == together
+    with pytest.raises(ValueError, match="`words` must be a list of words, got the text 'The cat'"):
+        model.label("The cat", 1, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -532,3 +540,68 @@ def test_files_of_conll_2012_are_read_as_columns(tmp_path):
     (tmp_path / "y.conll").write_text("#begin document (x)\nx 0 0 a\n")
     with pytest.raises(TaskDataError, match="line 2: 4 columns; CoNLL-2012 has 12 or more"):
         read_propositions(tmp_path / "y.conll")
+
+
+# Columns between blanks that align them, and between tabs; nothing but `#end document` after the second sentence.
+CONLL_2012_TEXT = """\
+#begin document (bc/x); part 000
+bc/x   0   0    Dogs   NNS   (TOP(S(NP*)      -    -   -   Anna_B.   (ORG*)   (ARG0*)          *   (3)
+bc/x   0   1    bark   VBP         (VP*    bark   01   1   Anna_B.        *      (V*)    (ARG1*     -
+bc/x   0   2   often    RB            *       -    -   -   Anna_B.        *         *         *)    -
+bc/x   0   3      on    RP         *)))      go   02   -   Anna_B.        *         *       (V*)    -
+
+bc/x   0   0     Yes    UH   (TOP(INTJ*       -    -   -   Anna_B.        *   -
+bc/x   0   1       !     .           *))      -    -   -   Anna_B.        *   -
+#end document
+#begin document (nw/y_0001); part 001
+nw/y_0001\t1\t0\t*\tSYM\t(TOP(S*\tbe\t-\t2\t-\t*\t(ARG0*\t-
+nw/y_0001\t1\t1\t-\tHYPH\t*\t-\t-\t-\t-\t(DATE*)\t*)\t(4|(5)
+nw/y_0001\t1\t2\truns\tVBZ\t(VP*)))\trun\t01\t-\t-\t*\t(V*)\t4)
+
+#end document
+"""
+
+
+def rewrite(path: Path, predict: Callable[[list[str]], list[str]]) -> str:
+    """A file's predictions, which are made of the gold labels of each predicate."""
+    task = SemanticRoles("srl", ElmoForSemanticRoleLabeling, metric="f1")
+    rows = read_propositions(path)
+    labels = task.label_names(rows)
+    predicted = [[labels.index(label) for label in predict(roles)] for sentence in rows["roles"] for roles in sentence]
+    longest = max(map(len, predicted))
+    padded = np.array([[IGNORED, *numbers, *[IGNORED] * (longest - len(numbers))] for numbers in predicted])
+    file = io.StringIO()
+    task.write_predictions(file, task.examples(rows, labels, ElmoTokenizer()), labels, padded)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("text", [COLUMNS, CONLL_2012_TEXT], ids=["columns", "conll_2012"])
+def test_gold_roles_as_predictions_make_the_same_file(text, tmp_path):
+    assert rewrite(write(tmp_path / "data.conll", text), predict=list) == text
+
+
+def test_wrong_predictions_for_conll_2012_change_only_the_columns_of_roles(tmp_path):
+    path = write(tmp_path / "data.conll", CONLL_2012_TEXT)
+    gold = read_propositions(path)
+    assert gold["predicates"] == [[1, 3], [], [2]]
+    # All of the sentence is one argument, of another length in brackets than what was there.
+    written = rewrite(path, predict=lambda roles: ["B-ARG1"] + ["I-ARG1"] * (len(roles) - 1))
+    found = read_propositions(write(tmp_path / "predictions.conll", written))
+    assert found["roles"][0] == [["B-ARG1", "I-ARG1", "I-ARG1", "I-ARG1"]] * 2
+    assert [found[name] for name in ("words", "columns", "predicates")] == [
+        gold[name] for name in ("words", "columns", "predicates")
+    ]
+    expected = CONLL_2012_TEXT.split("\n")
+    for number, cells in {1: "(ARG1* (ARG1*", 2: "* *", 3: "* *", 4: "*) *)", 10: "(ARG1*", 11: "*", 12: "*)"}.items():
+        columns = re.split(r"([ \t]+)", expected[number])
+        columns[22:-1:2] = cells.split()
+        expected[number] = "".join(columns)
+    assert written.split("\n") == expected
+
+
+def test_a_document_of_conll_2012_ends_its_last_sentence_and_has_all_words(tmp_path):
+    path = write(tmp_path / "data.conll", CONLL_2012_TEXT.replace("\n\n#end", "\n#end"))
+    assert list(map(len, read_propositions(path)["words"])) == [4, 2, 3]
+    write(path, "a - (A0*)\nruns run (V*)\n\n" + CONLL_2012_TEXT)
+    with pytest.raises(TaskDataError, match="line 1: 3 columns; CoNLL-2012 has 12 or more"):
+        read_propositions(path)

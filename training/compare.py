@@ -98,6 +98,7 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
         arguments = [*passed_on, *setting.arguments(), *where]
         if any(output.glob("checkpoint-*")):
             arguments += ["--resume_from_checkpoint", "last"]
+        finished.unlink(missing_ok=True)
         if finetune(arguments) is None:
             return None
         for checkpoint in output.glob("checkpoint-*"):
@@ -133,7 +134,8 @@ def main(arguments: Sequence[str]) -> int:
     transformers_logging.set_verbosity_error()
     metric = TASKS[own.task].metric
     scores: dict[Setting, list[float]] = {}
-    passed_on = ["--task", own.task, *rest]
+    recipe = rest[:1] if rest and not rest[0].startswith("-") else []
+    passed_on = [*recipe, "--task", own.task, *rest[len(recipe) :]]
     try:
         check_settings(own.output_dir, passed_on)
         for setting in settings_to_run(own.placements, own.mixes, own.fractions):
@@ -154,6 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     (own.output_dir / "comparison.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (own.output_dir / "comparison.md").write_text(markdown, encoding="utf-8")
     draw_comparison(rows, metric, own.output_dir / "comparison.png")
+    shutil.rmtree(own.output_dir / "cache", ignore_errors=True)
     print(f"\n{markdown}\nWrote comparison.md, .json and .png to {own.output_dir}")
     return 0
 

@@ -6,8 +6,10 @@ texts, as words.
 
 import hashlib
 import itertools
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,16 @@ from modeling_elmo.modeling_elmo import ElmoTaskModel
 # Tokens that are read by the biLM at once when its layers are kept.
 BATCH_TOKENS = 2048
 GIGABYTE = 1 << 30
+SECONDS_A_DAY = 86_400
+# Of a config: what the layers depend on, beside the weights.
+SHAPING = (
+    "cell_clip",
+    "projection_clip",
+    "use_skip_connections",
+    "char_activation",
+    "max_characters_per_token",
+    "spelling",
+)
 
 Text = list[str]
 # A text, or a pair of texts.
@@ -95,6 +107,7 @@ class LayerStore:
     def __init__(self, path: Path, texts: Sequence[tuple[str, ...]], features: int) -> None:
         self.number_of = {text: number for number, text in enumerate(texts)}
         self.ends = np.cumsum([count_tokens((text,)) for text in texts])
+        self.path = path
         self.values = np.memmap(path, dtype=np.float32, mode="r", shape=(int(self.ends[-1]), features))
 
     def of(self, sequence: WordSequence) -> list[np.ndarray]:
@@ -110,8 +123,12 @@ class LayerStore:
         tokenizer: ElmoTokenizer,
         folder: Path,
         limit: float,
+        in_use: Collection[Path] = (),
     ) -> "LayerStore | None":
-        """The layers of some sequences, made now if they are not there; None where they exceed `limit` gigabytes."""
+        """The layers of some sequences, made now if they are not there; None where they exceed `limit` gigabytes.
+
+        Files of other sequences make room for them, those that were not used for longest first.
+        """
         config = model.config
         texts = list(dict.fromkeys(tuple(text) for sequence in sequences for text in sequence))
         tokens = sum(count_tokens((text,)) for text in texts)
@@ -125,7 +142,10 @@ class LayerStore:
             return None
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"layers-{_fingerprint(texts, model)}.f32"
-        if not path.is_file():
+        if path.is_file():
+            os.utime(path)
+        else:
+            _make_room(folder, limit * GIGABYTE - size, in_use)
             scratch = path.with_suffix(f".{os.getpid()}.tmp")
             try:
                 values = np.memmap(scratch, dtype=np.float32, mode="w+", shape=(tokens, features))
@@ -136,6 +156,16 @@ class LayerStore:
             finally:
                 scratch.unlink(missing_ok=True)
         return cls(path, texts, features)
+
+
+def _make_room(folder: Path, limit: float, in_use: Collection[Path]) -> None:
+    """Removes files of layers until the rest of them takes at most `limit` bytes, and what killed runs left behind."""
+    for scratch in folder.glob("layers-*.tmp"):
+        if time.time() - scratch.stat().st_mtime > SECONDS_A_DAY:
+            scratch.unlink(missing_ok=True)
+    rest = sorted((path for path in folder.glob("layers-*.f32") if path not in in_use), key=os.path.getmtime)
+    while rest and sum(path.stat().st_size for path in rest) > limit:
+        rest.pop(0).unlink(missing_ok=True)
 
 
 @torch.inference_mode()
@@ -163,6 +193,8 @@ def _read_texts(
 
 def _fingerprint(texts: Sequence[tuple[str, ...]], model: ElmoTaskModel) -> str:
     digest = hashlib.sha256()
+    config = model.config.to_dict()
+    digest.update(json.dumps({name: config[name] for name in SHAPING}).encode())
     for name, tensor in sorted(model.elmo.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)

@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -67,6 +68,7 @@ from modeling_elmo import (
     ElmoForTokenClassification,
     ElmoTokenizer,
 )
+from modeling_elmo.folders import first_line
 from modeling_elmo.modeling_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import WordVectorError, load_word_vectors
 
@@ -83,7 +85,7 @@ TASKS: dict[str, Task] = {
         Coreference("coref", ElmoForCoreferenceResolution, metric="conll_f1"),
     )
 }
-MIX_FILE = "mix_weights.json"
+RESULTS_FILE, MIX_FILE = "all_results.json", "mix_weights.json"
 # Of the config: what may differ when the training of a task model goes on.
 CHANGEABLE = ("freeze_bilm", "train_word_vectors", "mix_l2", "head_dropout", "elmo_dropout")
 BAD_INPUT = 2
@@ -106,6 +108,14 @@ def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
     return rows
 
 
+def check_output(folder: Path, resumes: bool) -> None:
+    """Refuses to mix a new run's results into another's."""
+    if not resumes and ((folder / RESULTS_FILE).is_file() or any(folder.glob("checkpoint-*"))):
+        raise SettingsError(
+            f"{folder} has a run already: go on with it by --resume_from_checkpoint last, or give another --output_dir"
+        )
+
+
 def count_words(examples: Iterable[Examples]) -> Counter[str]:
     """How often each word occurs in the data."""
     return Counter(word for part in examples for sequence in part.sequences for text in sequence for word in text)
@@ -125,6 +135,8 @@ def goes_on_from(task: Task, settings: TaskSettings, config: ElmoConfig) -> bool
             f"{folder} is an {architecture}, of another task: give a biLM's folder, such as one that "
             "ElmoModel.from_pretrained(…).save_pretrained(…) makes of it"
         )
+    if settings.tag_scheme not in (None, config.tag_scheme):
+        raise SettingsError(f"{folder} has the labels of --tag_scheme {config.tag_scheme}: give that")
     given = read_changes("head_overrides", settings.head_overrides, "head_dim=100")
     given |= {**task.config, "elmo_placement": settings.elmo_placement, "mix": settings.mix}
     for name, value in given.items():
@@ -183,7 +195,7 @@ def new_model(
             setattr(config, name, value)
         config.validate()
         model = task.head.from_pretrained(folder, config=config) if folder else task.head(config)
-    except (ValueError, TypeError, StrictDataclassError) as error:  # what the config refuses, it names
+    except (OSError, ValueError, TypeError, StrictDataclassError) as error:  # what the config refuses, it names
         raise SettingsError(" ".join(str(error).split())) from error
     if vectors is not None:
         model.set_word_vectors(vectors.vectors)
@@ -334,7 +346,11 @@ class Run:
         self.task = TASKS[settings.task]
         self.folder = Path(str(training.output_dir))
         folder = settings.model_name_or_path
-        config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
+        check_output(self.folder, training.resume_from_checkpoint is not None)
+        try:
+            config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{folder}: there is no model: {first_line(error)}") from error
         goes_on = goes_on_from(self.task, settings, config)
         rows = read_parts(self.task, settings)
         self.labels = self.task.label_names(rows["train"])  # a part of the examples may lack some
@@ -355,10 +371,12 @@ class Run:
         # A frozen biLM gives the same layers at every epoch.
         if settings.elmo_placement != "none" and settings.freeze_bilm and settings.cache_gb > 0:
             cache = Path(settings.cache_dir or self.folder / "cache")
-            left = settings.cache_gb
+            left, in_use = settings.cache_gb, []
             for examples in self.examples.values():
-                examples.store = LayerStore.make(examples.sequences, self.model, self.tokenizer, cache, left)
-                left -= 0 if examples.store is None else examples.store.values.nbytes / GIGABYTE
+                examples.store = LayerStore.make(examples.sequences, self.model, self.tokenizer, cache, left, in_use)
+                if examples.store is not None:
+                    left -= examples.store.values.nbytes / GIGABYTE
+                    in_use.append(examples.store.path)
         self.stop = StopWhenTold()
         callbacks: list[TrainerCallback] = [self.stop]
         if settings.patience:
@@ -414,11 +432,13 @@ class Run:
                 for name, text in self.task.reports(examples, self.labels, found.predictions).items():
                     (self.folder / f"{beginning}{name}").write_text(text, encoding="utf-8")
         self.trainer.accelerator.wait_for_everyone()  # the first process has written the file
-        results = json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
+        results = json.loads((self.folder / RESULTS_FILE).read_text(encoding="utf-8"))
         if self.trainer.is_world_process_zero():
             if weights := self.model.mix_weights():
                 write_mix(weights, self.folder)
             self._write_card(results)
+            if self.settings.cache_dir is None:  # no other run finds the layers there
+                shutil.rmtree(self.folder / "cache", ignore_errors=True)
         return results
 
     def _write_card(self, results: dict[str, Any]) -> None:

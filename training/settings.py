@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -288,7 +288,11 @@ def parse_with_recipe(
         for action in parser._actions:
             if action.dest in chosen:
                 action.required = False
-    return parser.parse_args_into_dataclasses(rest)
+    *found, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+    if unknown:
+        known = [option for action in parser._actions for option in action.option_strings]
+        raise SettingsError(f"{program} has no setting `{unknown[0]}`{_nearest(unknown[0], known)}")
+    return tuple(found)
 
 
 def _read_recipe(recipe: str, names: set[str]) -> dict[str, Any]:
@@ -306,7 +310,11 @@ def _read_recipe(recipe: str, names: set[str]) -> dict[str, Any]:
     if not isinstance(chosen, dict):
         raise SettingsError(f"{path}: a recipe is a list of settings and their values")
     if unknown := sorted(set(map(str, chosen)) - names):
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        raise SettingsError(f"{path}: there is no setting `{unknown[0]}`{hint}")
+        raise SettingsError(f"{path}: there is no setting `{unknown[0]}`{_nearest(unknown[0], names)}")
     return chosen
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """What to add to a message about an unknown name."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""

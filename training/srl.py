@@ -8,7 +8,7 @@
 A line a word, sentences parted by empty lines. The word is first; of the columns after it the last one that has no
 brackets says which words are predicates, by their frames, and every predicate has a column of roles, in their order.
 Files of CoNLL-2012, in which `#begin document` stands before a document, are read as such columns: word, part of
-speech, lemma, frame and roles.
+speech, lemma, frame and roles. Their predictions are written into their own lines, where only roles change.
 """
 
 import itertools
@@ -34,6 +34,7 @@ from modeling_elmo.modeling_elmo import IGNORED, role_spans
 NO_FRAME = ("-", "_")
 # Lines of CoNLL-2012 around a document, and its columns: word, part of speech, lemma, frame; roles, before the last.
 _DOCUMENT = re.compile(r"#(begin|end) document\b")
+_NO_WORD = re.compile(rf"\s*$|{_DOCUMENT.pattern}")
 CONLL_2012, CONLL_2012_ROLES = (3, 4, 6, 7), slice(11, -1)
 _CELL = re.compile(r"(?:\(([^\s()*]+))?\*(\))?")
 
@@ -49,8 +50,9 @@ Argument = tuple[str, tuple[tuple[int, int], ...]]
 def read_propositions(path: str | Path, frame_column: int | None = None) -> Dataset:
     """The sentences of a file, with or without predicates.
 
-    Of each its words, the columns before the roles as they are, the positions of its predicates, and for every
-    predicate the words' roles as BIO labels. `frame_column` counts from 1; by default it is found.
+    Of each its words, the columns before the roles as they are, the positions of its predicates, for every predicate
+    the words' roles as BIO labels, and the file's own lines if it is one of CoNLL-2012, else none. `frame_column`
+    counts from 1; by default it is found.
     """
     path = Path(path)
     if not path.is_file():
@@ -58,21 +60,27 @@ def read_propositions(path: str | Path, frame_column: int | None = None) -> Data
     if frame_column is not None and frame_column < 2:
         raise TaskDataError(f"`frame_column` counts from 1 and is after the word's, got {frame_column}")
     sentences = list(_sentences(path))
-    frame_column = frame_column or _find_frame_column(sentences)
-    return dataset_of([_row_of(lines, frame_column, path) for lines in sentences], str(path))
+    frame_column = frame_column or _find_frame_column([lines for lines, _ in sentences])
+    rows = [_row_of(lines, frame_column, path) | {"own_lines": own_lines} for lines, own_lines in sentences]
+    return dataset_of(rows, str(path))
 
 
-def _sentences(path: Path) -> Iterator[Lines]:
+def _sentences(path: Path) -> Iterator[tuple[Lines, list[str]]]:
+    """Sentences, and of CoNLL-2012 the file's own lines, so that those of all sentences are the whole file.
+
+    What stands between two sentences is with the first of them, what stands before all with the first.
+    """
+    is_conll_2012 = any(_DOCUMENT.match(line) for _, line in read_lines(path))
     lines: Lines = []
-    is_conll_2012 = False
-    for number, line in itertools.chain(read_lines(path), [(0, "")]):  # a blank line ends the last sentence too
-        if not line.strip():
-            if lines:
-                yield lines
-            lines = []
-        elif _DOCUMENT.match(line):
-            is_conll_2012 = True
+    own_lines: list[str] = []
+    has_ended = False
+    for number, line in read_lines(path):
+        if _NO_WORD.match(line):
+            has_ended = bool(lines)
         else:
+            if has_ended:
+                yield lines, own_lines
+                lines, own_lines, has_ended = [], [], False
             columns = split_columns(line)
             if is_conll_2012:
                 if len(columns) <= CONLL_2012_ROLES.start:
@@ -84,6 +92,10 @@ def _sentences(path: Path) -> Iterator[Lines]:
                     f"{len(lines[0][1])}"
                 )
             lines.append((number, columns))
+        if is_conll_2012:
+            own_lines.append(line)
+    if lines:
+        yield lines, own_lines
 
 
 def _find_frame_column(sentences: Sequence[Lines]) -> int:
@@ -151,6 +163,14 @@ def cells_of_labels(labels: Sequence[str]) -> list[str]:
         cells[start] = f"({role}{cells[start]}"
         cells[end - 1] += ")"
     return cells
+
+
+def _with_roles(line: str, cells: Sequence[str]) -> str:
+    """A word's line of CoNLL-2012 with other roles. Blanks stay as they are: published files align columns by them."""
+    between = r"(\t)" if "\t" in line else "(?<=[^ ])( +)(?=[^ ])"  # as `split_columns` parts them
+    parts = re.split(between, line)  # a column, what is between, a column, ...
+    parts[2 * CONLL_2012_ROLES.start : -1 : 2] = cells
+    return "".join(parts)
 
 
 # --------------------------------------------------------------------------------------------------------- scores
@@ -261,13 +281,17 @@ class SemanticRoles(Task):
     def write_predictions(
         self, file: TextIO, examples: Examples, labels: Sequence[str], predicted: np.ndarray
     ) -> None:
-        """The columns of the data, with the predicted roles in place of its own."""
+        """The columns of the data, with the predicted roles in place of its own; of CoNLL-2012 all its lines."""
         assert isinstance(examples, RoleExamples)
         found = _names(predicted, labels)
         for sentence in examples.sentences:
-            columns = [cells_of_labels(next(found)) for _ in sentence["predicates"]]
-            lines = ("\t".join(line) for line in zip(sentence["columns"], *columns, strict=True))
-            file.write("\n".join(lines) + "\n\n")
+            roles = [cells_of_labels(next(found)) for _ in sentence["predicates"]]
+            words = zip(sentence["columns"], *roles, strict=True)
+            if sentence["own_lines"]:
+                for line in sentence["own_lines"]:
+                    file.write((line if _NO_WORD.match(line) else _with_roles(line, next(words)[1:])) + "\n")
+            else:
+                file.write("\n".join("\t".join(word) for word in words) + "\n\n")
 
     def reports(self, examples: Examples, labels: Sequence[str], predicted: np.ndarray) -> dict[str, str]:
         lines = ["role\tprecision\trecall\tf1\tgold\tpredicted\tright"]

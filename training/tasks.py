@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from examples import Examples, UnknownLabel, words_of
 from metrics import class_scores, tag_scores
-from settings import TaskSettings
+from settings import SettingsError, TaskSettings
 from task_data import TaskDataError, read_examples, read_hub_examples
 from torch import Tensor
 
@@ -43,6 +43,8 @@ class Task:
     def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
         """The rows of a data set of the Hub."""
         assert settings.dataset_name is not None
+        if settings.phrases:
+            raise SettingsError("`phrases` are those of trees, which a --train_file of SST has, and no data set")
         options = {"columns": settings.renamed_columns(), "scheme": settings.tag_scheme or "BIO"}
         return read_hub_examples(self.name, settings.dataset_name, settings.dataset_config_name, split, **options)
 
