@@ -565,8 +565,8 @@ def test_windows_kept_layers_and_resuming_give_the_same_weights(bilm, tmp_path):
     windows = ["max_context_words=10", "context_overlap=4"]
     base = arguments(data, tmp_path / "whole", *more)
     base[base.index("head_dim=16") + 1 : base.index("head_dim=16") + 1] = windows
-    finetune.finetune(base)
-    assert list((tmp_path / "whole" / "cache").glob("*.f32"))
+    finetune.finetune([*base, "--cache_dir", str(tmp_path / "cache")])
+    assert list((tmp_path / "cache").glob("*.f32"))
     again = [str(tmp_path / "again") if part == str(tmp_path / "whole") else part for part in base]
     (tmp_path / "again").mkdir()
     os.rename(tmp_path / "whole" / "checkpoint-3", tmp_path / "again" / "checkpoint-3")
