@@ -772,10 +772,10 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         config = given.get("config")
         names = given.get("id2label") if config is None else getattr(config, "id2label", None)
         count = given.get("num_labels") if names is None else len(names)
-        if count is None:
+        if count is None or folder is None:
             return
-        place = {name: given[name] for name in ("revision", "subfolder", "token", "cache_dir") if name in given}
-        saved = cls.config_class.from_pretrained(folder, **place)
+        passed_on = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
+        saved = cls.config_class.from_pretrained(folder, **{name: given[name] for name in passed_on if name in given})
         if next(iter(saved.architectures or []), None) != cls.__name__:
             return
         known = [saved.id2label[number] for number in range(saved.num_labels)]
