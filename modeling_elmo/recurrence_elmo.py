@@ -1,7 +1,7 @@
 """The recurrence of an ELMo LSTM layer over packed words: the same numbers in several ways.
 
-`plain_recurrence` is the definition, and what autocast and tracing get. `_Recurrence` is its training form: it keeps
-only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
+`plain_recurrence` is the definition, and what tracing and models in 16 bits get. `_Recurrence` is its training form: it
+keeps only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
 `packed_recurrence` is its inference form on a CPU: weights in the layout oneDNN multiplies fastest, everything else in
 place. For a single sentence there are two: `compiled_recurrence` where numba is installed, and `paired_recurrence`,
 both directions at once, where it is not.
@@ -53,12 +53,12 @@ def plain_recurrence(
     """
     outputs: list[Tensor] = []
     ended: list[States] = []  # states of sentences that have ended, the shortest sentences first
-    start = 0
-    for size in batch_sizes:
+    for of_inputs in gates_of_inputs.split(list(batch_sizes)):
+        size = len(of_inputs)
         if size < len(hidden):
             ended.append((hidden[size:], cell[size:]))
             hidden, cell = hidden[:size], cell[:size]
-        gates = gates_of_inputs[start : start + size] + hidden @ recurrent.T
+        gates = of_inputs + hidden @ recurrent.T
         i, j, f, o = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(f + FORGET_BIAS) * cell + torch.sigmoid(i) * torch.tanh(j)
         if cell_clip is not None:
@@ -69,7 +69,6 @@ def plain_recurrence(
         if projection_clip is not None:
             hidden = hidden.clamp(-projection_clip, projection_clip)
         outputs.append(hidden)
-        start += size
     ended.append((hidden, cell))
     final_hidden, final_cell = (torch.cat(states) for states in zip(*reversed(ended), strict=True))
     return torch.cat(outputs) if outputs else gates_of_inputs.new_zeros(0, hidden.shape[1]), final_hidden, final_cell
@@ -80,6 +79,7 @@ class _Recurrence(torch.autograd.Function):
 
     A step has as few operations as can be: two threads, one a direction, wait for each other's interpreter lock at
     every one. What does not wait for another step is done for all words at once, before or after the loop over steps.
+    Products are computed in `dtype`, everything else in that of the gates.
     """
 
     @staticmethod
@@ -93,6 +93,7 @@ class _Recurrence(torch.autograd.Function):
         batch_sizes: Sequence[int],
         cell_clip: float | None,
         projection_clip: float | None,
+        dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
         words, cells = gates_of_inputs.shape[0], cell.shape[1]
         # The logistic function serves all gates, since tanh(x) = 2 sigmoid(2x) - 1.
@@ -105,7 +106,7 @@ class _Recurrence(torch.autograd.Function):
         outputs = gates.new_empty(words, hidden.shape[1])
         first_hidden, first_cell = hidden, cell
         final_hidden, final_cell = hidden.clone(), cell.clone()
-        transposed, projected = weight.T, None if projection is None else projection.T
+        transposed, projected = weight.to(dtype).T, None if projection is None else projection.to(dtype).T
         for step, i, j, f, o, new_cell, new_squashed, output in zip(
             *in_steps(batch_sizes, gates, *by_gate.unbind(1), memory, squashed, outputs), strict=True
         ):
@@ -113,7 +114,7 @@ class _Recurrence(torch.autograd.Function):
             if size < len(hidden):  # sentences have ended
                 final_hidden[size : len(hidden)], final_cell[size : len(cell)] = hidden[size:], cell[size:]
                 hidden, cell = hidden[:size], cell[:size]
-            step.addmm_(hidden, transposed).sigmoid_()
+            add_product(hidden, transposed, step).sigmoid_()
             cell = torch.mul(f, cell, out=new_cell).addcmul_(i, j, value=2).sub_(i)
             if cell_clip is not None:
                 cell.clamp_(-cell_clip, cell_clip)
@@ -121,13 +122,13 @@ class _Recurrence(torch.autograd.Function):
             if projected is None:
                 hidden = torch.mul(o, new_squashed, out=output)
             else:
-                hidden = torch.mm(o * new_squashed, projected, out=output)
+                hidden = product(o * new_squashed, projected, output)
             if projection_clip is not None:
                 hidden.clamp_(-projection_clip, projection_clip)
         final_hidden[: len(hidden)], final_cell[: len(cell)] = hidden, cell
         by_gate[:, 1].mul_(2).sub_(1)
         ctx.save_for_backward(gates, memory, squashed, outputs, first_hidden, first_cell, recurrent, projection)
-        ctx.batch_sizes, ctx.cell_clip, ctx.projection_clip = batch_sizes, cell_clip, projection_clip
+        ctx.batch_sizes, ctx.cell_clip, ctx.projection_clip, ctx.dtype = batch_sizes, cell_clip, projection_clip, dtype
         return outputs, final_hidden, final_cell
 
     @staticmethod
@@ -153,6 +154,8 @@ class _Recurrence(torch.autograd.Function):
         d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
         d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
         d_states = d_hidden[:0], d_cell[:0]  # of the sentences that have begun, from the end
+        d_of_output = torch.empty_like(first_cell)  # a step's, of sigmoid(o) * tanh(c)
+        recurrent, projected = recurrent.to(ctx.dtype), None if projection is None else projection.to(ctx.dtype)
         unclipped = outputs if ctx.projection_clip is None else outputs.abs() < ctx.projection_clip
         steps = in_steps(ctx.batch_sizes, d_outputs, unclipped, d_projected, d_gates, of_memory, of_o, of_output, f)
         for d_output, kept, d_step, d_of_gates, d_of_memory, d_of_o, through, forget in reversed(
@@ -164,23 +167,38 @@ class _Recurrence(torch.autograd.Function):
             torch.add(d_states[0], d_output, out=d_step)
             if ctx.projection_clip is not None:
                 d_step.mul_(kept)
-            d_memory = d_step if projection is None else d_step @ projection  # of sigmoid(o) * tanh(c)
-            d_of_o.mul_(d_memory)
-            d_memory = torch.addcmul(d_states[1], d_memory, through)
+            d_squashed = d_step if projected is None else product(d_step, projected, d_of_output[:size])
+            d_of_o.mul_(d_squashed)
+            d_memory = torch.addcmul(d_states[1], d_squashed, through)
             d_of_memory.mul_(d_memory[:, None])
             torch.mul(d_memory, forget, out=d_states[1])
-            torch.mm(d_of_gates, recurrent, out=d_states[0])
+            product(d_of_gates, recurrent, d_states[0])
         d_recurrent = d_projection = None
         if ctx.needs_input_grad[3] and len(gates):
-            d_recurrent = d_gates.T @ states_before(first_hidden, outputs, ctx.batch_sizes)
+            states = states_before(first_hidden, outputs, ctx.batch_sizes)
+            d_recurrent = (d_gates.T.to(ctx.dtype) @ states.to(ctx.dtype)).to(gates.dtype)
         if projection is not None and ctx.needs_input_grad[4] and len(gates):
-            d_projection = d_projected.T @ (o * squashed)
-        return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None
+            d_projection = (d_projected.T.to(ctx.dtype) @ (o * squashed).to(ctx.dtype)).to(gates.dtype)
+        return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None, None
 
 
 def in_steps(batch_sizes: Sequence[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
     """Each tensor's parts at every step."""
     return [tensor.split(list(batch_sizes)) for tensor in tensors]
+
+
+def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """left @ right, computed in the dtype of `right`, in `out`."""
+    if left.dtype == right.dtype:
+        return torch.mm(left, right, out=out)
+    return out.copy_(left.to(right.dtype) @ right)
+
+
+def add_product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Adds left @ right, computed in the dtype of `right`, to `out`."""
+    if left.dtype == right.dtype:
+        return out.addmm_(left, right)
+    return out.add_(left.to(right.dtype) @ right)
 
 
 def states_before(first: Tensor, after: Tensor, batch_sizes: Sequence[int]) -> Tensor:
@@ -194,12 +212,16 @@ def trained_recurrence(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`plain_recurrence`, with less memory and time spent on its gradients.
 
-    Under autocast products change dtype from step to step, which only the plain form follows, and in 16 bits too much
-    of 2 sigmoid(2x) - 1 is lost.
+    Under autocast its products are in 16 bits, and all else is as exact as the weights: in 16 bits too much of
+    2 sigmoid(2x) - 1 would be lost, so a model whose weights have no more takes the plain form.
     """
-    dtypes = {tensor.dtype for tensor in (gates_of_inputs, hidden, cell, recurrent)}
-    is_plain = len(dtypes) > 1 or gates_of_inputs.dtype.itemsize < 4
-    return (plain_recurrence if is_plain else _Recurrence.apply)(gates_of_inputs, hidden, cell, recurrent, *rest)
+    if recurrent.dtype.itemsize < 4:
+        return plain_recurrence(gates_of_inputs, hidden, cell, recurrent, *rest)
+    device, exact = recurrent.device.type, recurrent.dtype
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else exact
+    inputs = (tensor.to(exact) for tensor in (gates_of_inputs, hidden, cell))
+    with torch.autocast(device, enabled=False):
+        return _Recurrence.apply(*inputs, recurrent, *rest, dtype)
 
 
 # -------------------------------------------------------------------------------------------------------- inference

@@ -71,20 +71,32 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, true: Tensor, weight: Tensor, bias: Tensor, hits: Tensor, hit_words: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        true: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        hits: Tensor,
+        hit_words: Tensor,
+        dtype: torch.dtype,
     ) -> Tensor:
         """hidden (N, P), true (N,) logits, weight (K, P) and bias (K,) of the other words; predictions `hits` and
-        words `hit_words` are pairs in which the other word is the true one, which counts only once.
+        words `hit_words` are pairs in which the other word is the true one, which counts only once. Products are
+        computed in `dtype`, sums of exponentials in that of the weights.
         """
         needs_gradients = any(ctx.needs_input_grad)
         d_hidden, d_true = torch.empty_like(hidden), torch.empty_like(true)
         d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         loss = true.new_zeros(())
+        factors = weight.to(dtype)
         rows = max(LOGITS_AT_ONCE // max(len(weight), 1), 1)
         bounds = torch.searchsorted(hits, torch.arange(0, len(hidden) + rows, rows, device=hits.device)).tolist()
         for number, start in enumerate(range(0, len(hidden), rows)):
-            chunk, true_chunk = hidden[start : start + rows], true[start : start + rows]
-            logits = torch.addmm(bias, chunk, weight.T)
+            chunk, true_chunk = hidden[start : start + rows].to(dtype), true[start : start + rows]
+            if dtype == bias.dtype:
+                logits = torch.addmm(bias, chunk, factors.T)
+            else:
+                logits = (chunk @ factors.T).to(bias.dtype).add_(bias)
             of_chunk = slice(bounds[number], bounds[number + 1])
             logits[hits[of_chunk] - start, hit_words[of_chunk]] = -math.inf
             highest = torch.maximum(logits.amax(1), true_chunk)
@@ -94,10 +106,11 @@ class _ChunkedLoss(torch.autograd.Function):
             loss += (total.log() + highest - true_chunk).sum()
             if needs_gradients:
                 probabilities.div_(total[:, None])
-                torch.mm(probabilities, weight, out=d_hidden[start : start + rows])
                 torch.div(true_part, total, out=d_true[start : start + rows]).sub_(1)
-                d_weight.addmm_(probabilities.T, chunk)
                 d_bias += probabilities.sum(0)
+                probabilities = probabilities.to(dtype)
+                d_hidden[start : start + rows] = probabilities @ factors
+                d_weight += probabilities.T @ chunk
         if needs_gradients:
             ctx.save_for_backward(d_hidden, d_true, d_weight, d_bias)
         return loss
@@ -105,7 +118,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
-        return *(gradient * d_loss for gradient in ctx.saved_tensors), None, None
+        return *(gradient * d_loss for gradient in ctx.saved_tensors), None, None, None
 
 
 class _Rows(torch.autograd.Function):
@@ -150,17 +163,22 @@ class ElmoSoftmax(nn.Module):
         return logits.index_fill(-1, torch.zeros(1, dtype=torch.long, device=logits.device), -math.inf)
 
     def loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
-        """The sum of -log p(target), hidden (N, P) and targets (N,), among all words; with negatives, an estimate."""
-        with torch.autocast(hidden.device.type, enabled=False):  # a sum of exponentials wants all its digits
-            return self._loss(hidden.to(self.weight.dtype), targets, negatives)
+        """The sum of -log p(target), hidden (N, P) and targets (N,), among all words; with negatives, an estimate.
 
-    def _loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None) -> Tensor:
+        Under autocast the products of training are in 16 bits. The true logits and all sums keep their digits.
+        """
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
+        with torch.autocast(device, enabled=False):
+            return self._loss(hidden.to(self.weight.dtype), targets, negatives, dtype)
+
+    def _loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None, dtype: torch.dtype) -> Tensor:
         if negatives is not None:
-            return self._sampled_loss(hidden, targets, negatives)
+            return self._sampled_loss(hidden, targets, negatives, dtype)
         if torch.is_grad_enabled() and (hidden.requires_grad or self.weight.requires_grad):
             words = torch.arange(len(targets), device=targets.device)
             true = (hidden * self.weight[targets]).sum(-1) + self.bias[targets]
-            return _ChunkedLoss.apply(hidden, true, self.weight[1:], self.bias[1:], words, targets - 1)
+            return _ChunkedLoss.apply(hidden, true, self.weight[1:], self.bias[1:], words, targets - 1, dtype)
         return -self.log_probabilities(hidden, targets).sum()
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -178,7 +196,7 @@ class ElmoSoftmax(nn.Module):
                 normalizers.append(torch.stack(parts).logsumexp(0))
             return true - torch.cat(normalizers) if normalizers else true
 
-    def _sampled_loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives) -> Tensor:
+    def _sampled_loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives, dtype: torch.dtype) -> Tensor:
         """Every logit less the logarithm of how often its word is sampled (Jean et al., 2015)."""
         ids, tries, predicted = negatives
         count = len(ids)
@@ -194,7 +212,7 @@ class ElmoSoftmax(nn.Module):
         place = torch.where(is_hit, place, count + torch.searchsorted(extra, targets))
         true = (hidden * weight[place]).sum(-1) + bias[place]
         hits = is_hit.nonzero().squeeze(1)
-        return _ChunkedLoss.apply(hidden, true, weight[:count], bias[:count], hits, place[hits])
+        return _ChunkedLoss.apply(hidden, true, weight[:count], bias[:count], hits, place[hits], dtype)
 
 
 __all__ = ["ElmoSoftmax", "Negatives", "draw_negatives"]

@@ -25,6 +25,8 @@ WORDS, SENTENCES, SIZE, CELLS = [4, 4, 3, 1, 1], 5, 3, 6
 CLIPS = [(None, None), (0.3, 0.2), (3.0, None)]
 # Sums of a few dozen float32 products, and tanh by way of the logistic function.
 FLOAT32_TOLERANCE = 2e-6
+# bfloat16 has 8 binary digits; a clip that one form reaches and the other does not adds to it.
+SIXTEEN_BITS = 2**-5
 
 
 @pytest.fixture
@@ -51,6 +53,22 @@ def test_the_trained_form_equals_the_plain_one_in_values_and_gradients(clips, ar
 @pytest.mark.parametrize("clips", CLIPS)
 def test_the_trained_forms_gradients_equal_finite_differences(clips, arguments):
     assert torch.autograd.gradcheck(lambda *tensors: trained_recurrence(*tensors, WORDS, *clips), arguments)
+
+
+@pytest.mark.parametrize("clips", CLIPS)
+def test_under_autocast_the_trained_form_is_about_the_exact_one_and_keeps_its_dtype(clips, arguments):
+    arguments = [tensor.detach().float().requires_grad_() for tensor in arguments]
+    exact = trained_recurrence(*arguments, WORDS, *clips)
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # gates come from a product, in 16 bits
+        rounded = trained_recurrence(arguments[0].bfloat16(), *arguments[1:], WORDS, *clips)
+    pulls = [torch.randn_like(output) for output in exact]
+    gradients = []
+    for outputs in (exact, rounded):
+        loss = sum((output * pull).sum() for output, pull in zip(outputs, pulls, strict=True))
+        gradients.append(torch.autograd.grad(loss, arguments))
+    for found, expected in zip((*rounded, *gradients[1]), (*exact, *gradients[0]), strict=True):
+        assert found.dtype == torch.float32
+        assert 0 < (found - expected).norm() < SIXTEEN_BITS * expected.norm()
 
 
 def test_in_16_bits_the_trained_form_is_the_plain_one(arguments):

@@ -9,6 +9,8 @@ from modeling_elmo import ElmoConfig, ElmoForPreTraining
 from modeling_elmo.softmax_elmo import ElmoSoftmax, Negatives, _log_expected_count, draw_negatives
 
 VOCABULARY, SIZE = 60, 5
+# bfloat16 has 8 binary digits, of which sums of products keep about 7.
+SIXTEEN_BITS = 2**-7
 # Of a mean of samples from what it estimates, squared, in units of its variance.
 LARGEST_DISTANCE = 2.0
 
@@ -79,6 +81,22 @@ def test_the_sampled_loss_equals_the_one_by_hand_whatever_the_chunks(logits_at_o
     torch.testing.assert_close(
         torch.autograd.grad(got, parameters), torch.autograd.grad(loss, parameters), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("count", [None, 20])
+def test_under_autocast_the_loss_and_its_gradients_are_about_the_same(count, hidden, targets):
+    softmax = make_softmax().float()
+    hidden = hidden.detach().float().requires_grad_()
+    negatives = None if count is None else draw_negatives(VOCABULARY, count)
+    parameters = [hidden, softmax.weight, softmax.bias]
+    exact = softmax.loss(hidden, targets, negatives)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = softmax.loss(hidden, targets, negatives)
+    assert rounded.dtype == torch.float32
+    assert rounded != exact  # 16 bits are really used
+    torch.testing.assert_close(rounded, exact, rtol=SIXTEEN_BITS, atol=0)
+    for got, wanted in zip(*(torch.autograd.grad(loss, parameters) for loss in (rounded, exact)), strict=True):
+        assert (got - wanted).norm() < 2 * SIXTEEN_BITS * wanted.norm()
 
 
 def test_sparse_gradients_are_the_dense_ones_and_hold_only_the_rows_read(hidden, targets):

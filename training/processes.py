@@ -9,12 +9,29 @@ let go of a tensor: a process hangs once in a while. So nothing is taken apart: 
 """
 
 import argparse
+import ctypes
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import psutil
+
+
+# Of glibc's mallopt, and how much memory of what was freed stays with the process.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES = 2**31 - 1
+
+
+def keep_freed_memory() -> None:
+    """Large blocks that are freed stay with the process, where the C library is glibc.
+
+    Otherwise it gives those of a step back to the system, and the next step waits for their pages to be made again.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+            mallopt(parameter, KEPT_BYTES)
 
 
 def asked_for(launcher: Sequence[str], script: str) -> int:
@@ -56,6 +73,7 @@ def keep_to_the_end(thing: Any, processes: int) -> None:
 def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Runs a script's `main` with its arguments, in as many processes as were asked for, and ends with its code."""
     start_processes(sys.argv[0], sys.argv[1:])
+    keep_freed_memory()
     code = main(sys.argv[1:])
     if _kept:
         sys.stdout.flush()
