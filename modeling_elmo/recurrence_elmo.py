@@ -1,7 +1,7 @@
 """The recurrence of an ELMo LSTM layer over packed words: the same numbers in several ways.
 
-`plain_recurrence` is the definition, and what tracing and models in 16 bits get. `_Recurrence` is its training form: it
-keeps only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
+`plain_recurrence` is the definition, and what tracing and models in 16 bits get. `_Recurrence` is its training form:
+it keeps only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
 `packed_recurrence` is its inference form on a CPU: weights in the layout oneDNN multiplies fastest, everything else in
 place. For a single sentence there are two: `compiled_recurrence` where numba is installed, and `paired_recurrence`,
 both directions at once, where it is not.

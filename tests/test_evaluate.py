@@ -76,12 +76,12 @@ def test_perplexities_are_those_of_the_sentences_alone_and_of_carried_states(fol
 # ------------------------------------------------------------------------------------------------------------ senses
 
 
-def write_senses(path: Path, *uses: tuple[str, str]) -> Path:
-    """Sentences of a context word and a word whose sense is given by it."""
+def write_senses(path: Path, *uses: tuple[str, str], number: str = "2") -> Path:
+    """Sentences of a context word and a word whose sense is given by it, the `number`-th of WordNet."""
     rows = []
     for context, sense in uses:
         tokens = [{"w": context, "lemma": context, "senses": []}]
-        senses = [["WordNet-eng30", "1"], ["WordNet-eng30", f"eng30-{sense}"], ["other", "eng30-odd"]]
+        senses = [["WordNet-eng30", number], ["WordNet-eng30", f"eng30-{sense}"], ["other", "eng30-odd"]]
         rows.append({"tokens": [*tokens, {"w": "big_bank", "lemma": "Bank", "senses": senses}]})
     text = "".join(json.dumps(row) + "\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
@@ -91,23 +91,34 @@ def write_senses(path: Path, *uses: tuple[str, str]) -> Path:
 def test_a_sense_is_that_of_the_nearest_centroid_and_the_most_frequent_one_is_the_baseline(tmp_path):
     directions = {"river": [1.0, 0.1], "shore": [1.0, -0.1], "money": [0.1, 1.0], "loan": [-0.1, 1.0]}
     embedder = KnownVectors(lambda word, words: directions[words[0]])
-    train = write_senses(tmp_path / "a.jsonl.gz", ("river", "side"), ("money", "house"), ("money", "house"))
-    test = write_senses(tmp_path / "b.jsonl", ("shore", "side"), ("loan", "house"), ("loan", "side"))
+    train = write_senses(tmp_path / "a.jsonl.gz", ("river", "side-n"), ("money", "house-n"), ("money", "house-n"))
+    test = write_senses(tmp_path / "b.jsonl", ("shore", "side-n"), ("loan", "house-n"), ("loan", "side-n"))
     frequent, layer, average = evaluate.senses(embedder, [train], test, ["layer", "average"])
     assert frequent["F1"] == pytest.approx(1 / 3)
     assert layer["F1"] == average["F1"] == pytest.approx(2 / 3)
     assert (layer["uses"], layer["seen in training"], layer["with several senses"]) == (3, 3, 3)
 
 
-def test_joined_words_are_several_and_a_lemma_never_seen_counts_as_wrong(tmp_path):
-    test = write_senses(tmp_path / "test.jsonl", ("river", "side"))
-    ((words, (use,)),) = evaluate.read_uses(test)
-    assert words == ["river", "big", "bank"]
-    assert (use.place, use.lemma, use.senses) == (slice(1, 3), "bank", ["eng30-side"])
+def test_a_sense_is_sought_among_those_of_the_part_of_speech(tmp_path):
+    embedder = KnownVectors(lambda word, words: [1.0, float(words[0] == "we")])
+    train = write_senses(tmp_path / "train.jsonl", ("a", "side-n"), ("we", "rely-v"))
+    test = write_senses(tmp_path / "test.jsonl", ("we", "side-n"), ("a", "rely-v"))
+    assert [row["F1"] for row in evaluate.senses(embedder, [train], test, ["layer", "average"])] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("number", "score"), [("1", 1.0), ("1;3", 1.0), ("2", 0.0), ("2;1", 1.0)])
+def test_a_lemma_never_seen_has_the_first_sense_of_wordnet(number, score, tmp_path):
+    test = write_senses(tmp_path / "test.jsonl", ("river", "side-n"), number=number)
     (tmp_path / "train.jsonl").write_text('{"tokens": []}\n')
     embedder = KnownVectors(lambda word, words: [1.0])
     rows = evaluate.senses(embedder, [tmp_path / "train.jsonl"], test, ["layer", "average"])
-    assert [row["F1"] for row in rows] == [0.0, 0.0, 0.0]
+    assert [row["F1"] for row in rows] == [score] * 3
+
+
+def test_joined_words_are_several(tmp_path):
+    ((words, (use,)),) = evaluate.read_uses(write_senses(tmp_path / "test.jsonl", ("river", "side-n")))
+    assert words == ["river", "big", "bank"]
+    assert use == (slice(1, 3), ("bank", "n"), ["eng30-side-n"], False)
 
 
 # -------------------------------------------------------------------------------------------------------------- tags
@@ -139,6 +150,47 @@ def test_bad_input_is_one_clear_line(command, message, folder, tmp_path, monkeyp
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert line.startswith("error: ")
     assert message in line
+
+
+# ------------------------------------------------------------------------------------------------------------- mixes
+
+
+def write_comparison(folder: Path, *mixes: tuple[str, dict[str, list[float]]]) -> Path:
+    folder.mkdir()
+    rows = [{"model": model, "fraction": 0.1, "mix": mix} for model, mix in mixes]
+    (folder / "comparison.json").write_text(json.dumps(rows))
+    return folder
+
+
+def test_mixes_of_comparisons_are_one_table_and_a_picture_with_elmo_at_both_places_first(tmp_path, monkeypatch):
+    both = {"input": [0.5, 0.3, 0.2], "output": [0.1, 0.2, 0.7]}
+    ner = write_comparison(
+        tmp_path / "ner",
+        ("without ELMo", {}),
+        ("ELMo at the input and output, λ = 0", both),
+        ("ELMo at the input, λ = 0", {"input": [1.0, 0.0, 0.0]}),
+    )
+    sst = write_comparison(tmp_path / "sst", ("ELMo at the output, λ = 0", {"output": [0.2, 0.2, 0.6]}))
+    drawn = {}
+    draw = evaluate.draw_mix
+    monkeypatch.setattr(evaluate, "draw_mix", lambda panels, path: (drawn.update(panels), draw(panels, path)))
+    assert evaluate.main(["mixes", str(ner), str(sst), "--output_dir", str(tmp_path / "out")]) == 0
+    rows = json.loads((tmp_path / "out" / "mixes.json").read_text())
+    assert [(row["task"], row["place"], row["LSTM layer 2"]) for row in rows] == [
+        ("ner", "input", 0.2),
+        ("ner", "output", 0.7),
+        ("ner", "input", 0.0),
+        ("sst", "output", 0.6),
+    ]
+    assert drawn == {"input": {"ner": [0.5, 0.3, 0.2]}, "output": {"ner": [0.1, 0.2, 0.7], "sst": [0.2, 0.2, 0.6]}}
+    assert (tmp_path / "out" / "mixes.png").stat().st_size > 1000
+
+
+def test_mixes_of_a_folder_without_a_comparison_are_refused(tmp_path, capsys):
+    empty = write_comparison(tmp_path / "none", ("without ELMo", {}))
+    for folder, words in ((tmp_path / "nowhere", "No such file"), (empty, "no run has a mix")):
+        assert evaluate.main(["mixes", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT
+        assert words in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- the bundled model

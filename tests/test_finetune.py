@@ -578,29 +578,33 @@ def test_without_elmo_there_is_nothing_to_mix():
 
 def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, tmp_path, capsys):
     data, output = write_ner(tmp_path / "data"), tmp_path / "compare"
-    own = ["--placements", "none", "both", "--mixes", "average", "--fractions", "0.5", "1", "--seeds", "0", "1"]
+    own = ["--placements", "none", "both", "--mixes", "0.001", "--fractions", "0.5", "1", "--seeds", "0", "1"]
     command = [*arguments("ner", data, output, "--model_name_or_path", bilm, "--word_vectors", vectors), *own]
     assert compare.main(command) == 0
     rows = json.loads((output / "comparison.json").read_text())
     assert [(row["model"], row["fraction"], row["seeds"]) for row in rows] == [
         ("without ELMo", 0.5, 2),
-        ("ELMo at the input and output, average", 0.5, 2),
+        ("ELMo at the input and output, λ = 0.001", 0.5, 2),
         ("without ELMo", 1.0, 2),
-        ("ELMo at the input and output, average", 1.0, 2),
+        ("ELMo at the input and output, λ = 0.001", 1.0, 2),
     ]
+    assert [list(row["mix"]) for row in rows] == [[], ["input", "output"]] * 2
+    assert all(sum(shares) == pytest.approx(1) for row in rows for shares in row["mix"].values())
+    assert all(row["minutes"] > 0 for row in rows)
     assert (output / "comparison.md").read_text().count("\n") == 6
     assert (output / "comparison.png").stat().st_size > 1000
     assert not list(output.glob("*/checkpoint-*"))
     (output / "none-1-seed0" / "all_results.json").unlink()
     before = (output / "none-1-seed1" / "all_results.json").stat().st_mtime_ns
     assert compare.main(command) == 0
-    assert json.loads((output / "comparison.json").read_text()) == rows
+    scores = [row["scores"] for row in rows]
+    assert [row["scores"] for row in json.loads((output / "comparison.json").read_text())] == scores
     assert (output / "none-1-seed1" / "all_results.json").stat().st_mtime_ns == before
     # A run that was killed before its evaluation is not finished.
     results = output / "none-1-seed0" / "all_results.json"
     results.write_text(json.dumps({"train_loss": 1.0}))
     assert compare.main(command) == 0
-    assert json.loads((output / "comparison.json").read_text()) == rows
+    assert [row["scores"] for row in json.loads((output / "comparison.json").read_text())] == scores
     assert compare.main([*command, "--learning_rate", "0.5"]) == finetune.BAD_INPUT
     assert "has runs of other settings" in capsys.readouterr().err
 

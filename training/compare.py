@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from examples import UnknownLabel
 from figures import draw_comparison
-from finetune import BAD_INPUT, TASKS, finetune
+from finetune import BAD_INPUT, MIX_FILE, RESULTS_FILE, TASKS, finetune
 from settings import SettingsError
 from task_data import TaskDataError
 
@@ -68,30 +68,47 @@ def settings_to_run(placements: Iterable[str], mixes: Iterable[str], fractions: 
     return list(dict.fromkeys(Setting(p, "-" if p == "none" else m, f) for f, p, m in every))
 
 
-def table_of(scores: dict[Setting, list[float]], metric: str) -> tuple[list[dict[str, Any]], str]:
+class Outcome(NamedTuple):
+    """What a run gave: its score on the validation data, the seconds it trained, and the layers' weights by place."""
+
+    score: float
+    seconds: float
+    mix: dict[str, list[float]]
+
+
+def table_of(outcomes: dict[Setting, list[Outcome]], metric: str) -> tuple[list[dict[str, Any]], str]:
     """The rows of the comparison, and the same as Markdown. The spread is the standard deviation of the seeds."""
     rows = [
         {
             "model": setting.model,
             "fraction": setting.fraction,
-            metric: statistics.mean(values),
-            "standard deviation": statistics.stdev(values) if len(values) > 1 else None,
-            "seeds": len(values),
-            "scores": values,
+            metric: statistics.mean(run.score for run in runs),
+            "standard deviation": statistics.stdev(run.score for run in runs) if len(runs) > 1 else None,
+            "seeds": len(runs),
+            "scores": [run.score for run in runs],
+            "minutes": statistics.mean(run.seconds for run in runs) / 60,
+            "mix": mean_mix([run.mix for run in runs]),
         }
-        for setting, values in scores.items()
+        for setting, runs in outcomes.items()
     ]
-    lines = [f"| model | training data | {metric} | seeds |", "|---|---|---|---|"]
+    lines = [f"| model | training data | {metric} | seeds | minutes of training |", "|---|---|---|---|---|"]
     for row in rows:
         spread = "" if row["standard deviation"] is None else f" ± {100 * row['standard deviation']:.2f}"
-        lines.append(f"| {row['model']} | {row['fraction']:.0%} | {100 * row[metric]:.2f}{spread} | {row['seeds']} |")
+        score = f"{100 * row[metric]:.2f}{spread}"
+        lines.append(f"| {row['model']} | {row['fraction']:.0%} | {score} | {row['seeds']} | {row['minutes']:.1f} |")
     return rows, "\n".join(lines) + "\n"
 
 
-def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: Sequence[str]) -> float | None:
-    """One run's score on the validation data: a finished run's, or that of a new one; None where it was stopped."""
+def mean_mix(mixes: Sequence[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """The layers' shares at each place, without the scale gamma: the mean over runs."""
+    shares = {place: [[value / sum(mix[place]) for value in mix[place]] for mix in mixes] for place in mixes[0]}
+    return {place: [statistics.mean(layer) for layer in zip(*runs, strict=True)] for place, runs in shares.items()}
+
+
+def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: Sequence[str]) -> Outcome | None:
+    """What a run gave, a finished one or a new one; None where it was stopped."""
     output = folder / f"{setting.name}-seed{seed}"
-    finished = output / "all_results.json"
+    finished = output / RESULTS_FILE
     score = f"eval_{metric}"
     if not finished.is_file() or score not in json.loads(finished.read_text(encoding="utf-8")):
         where = ["--output_dir", str(output), "--cache_dir", str(folder / "cache"), "--seed", str(seed)]
@@ -103,7 +120,10 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
             return None
         for checkpoint in output.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-    return json.loads(finished.read_text(encoding="utf-8"))[score]
+    results = json.loads(finished.read_text(encoding="utf-8"))
+    mix = output / MIX_FILE
+    weights = json.loads(mix.read_text(encoding="utf-8")) if mix.is_file() else {}
+    return Outcome(results[score], results["train_runtime"], weights)
 
 
 def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
@@ -133,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     own, rest = parser.parse_known_args(list(arguments))
     transformers_logging.set_verbosity_error()
     metric = TASKS[own.task].metric
-    scores: dict[Setting, list[float]] = {}
+    outcomes: dict[Setting, list[Outcome]] = {}
     recipe = rest[:1] if rest and not rest[0].startswith("-") else []
     passed_on = [*recipe, "--task", own.task, *rest[len(recipe) :]]
     try:
@@ -141,18 +161,18 @@ def main(arguments: Sequence[str]) -> int:
         for setting in settings_to_run(own.placements, own.mixes, own.fractions):
             for seed in own.seeds:
                 print(f"\n=== {setting.model}, {setting.fraction:.0%} of the data, seed {seed}")
-                score = run_once(setting, seed, own.output_dir, metric, passed_on)
-                if score is None:
+                outcome = run_once(setting, seed, own.output_dir, metric, passed_on)
+                if outcome is None:
                     print("stopped: start the same command again to go on", file=sys.stderr)
                     return INTERRUPTED
-                scores.setdefault(setting, []).append(score)
+                outcomes.setdefault(setting, []).append(outcome)
     except (SettingsError, TaskDataError, WordVectorError, UnknownLabel) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted: start the same command again to go on", file=sys.stderr)
         return INTERRUPTED
-    rows, markdown = table_of(scores, metric)
+    rows, markdown = table_of(outcomes, metric)
     (own.output_dir / "comparison.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (own.output_dir / "comparison.md").write_text(markdown, encoding="utf-8")
     draw_comparison(rows, metric, own.output_dir / "comparison.png")

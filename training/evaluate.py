@@ -3,11 +3,13 @@
     python training/evaluate.py perplexity --model my-elmo heldout.txt other.txt --output_dir results
     python training/evaluate.py senses --model my-elmo --train semcor.jsonl.gz --test senseval2.jsonl.gz --output_dir …
     python training/evaluate.py tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
+    python training/evaluate.py mixes runs/compare/ner runs/compare/sst --output_dir …
 
 perplexity: of each text, a sentence a line, by the forward and the backward language model; every sentence by itself,
 and with the states carried on from sentence to sentence. senses: word sense disambiguation by the nearest centroid of
 a sense, layer by layer (the paper's Table 5). tags: parts of speech by a linear classifier of each layer (its
-Table 6). Results are written as JSON and as a Markdown table.
+Table 6). mixes: the weights that task models gave to the layers, out of the folders of training/compare.py (its
+Figure 2, as a picture too). Results are written as JSON and as a Markdown table.
 
 A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}.
 """
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from figures import draw_mix
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -91,8 +94,9 @@ class Use(NamedTuple):
     """A word with a sense: where its words are in the sentence, and what it may mean."""
 
     place: slice
-    lemma: str
+    lemma: tuple[str, str]  # and its part of speech, which WordNet's senses are listed by
     senses: list[str]
+    is_first: bool  # whether WordNet lists one of the senses first of the lemma's
 
 
 def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
@@ -113,7 +117,9 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
                         if inventory == INVENTORY and sense.startswith(SENSE_PREFIX)
                     ]
                     if senses:
-                        uses.append(Use(slice(start, len(words)), token["lemma"].lower(), senses))
+                        lemma = (token["lemma"].lower(), senses[0][-1])
+                        is_first = any("1" in sense.split(";") for _, sense in token["senses"])
+                        uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
             except (ValueError, KeyError, TypeError) as error:
                 raise TaskDataError(f"{path}, line {number}: no sentence with senses ({error!r})") from error
             yield words, uses
@@ -135,20 +141,21 @@ def vectors_of_uses(embedder: ElmoEmbedder, path: Path) -> Iterator[tuple[Use, n
 def senses(embedder: ElmoEmbedder, train: Sequence[Path], test: Path, names: Sequence[str]) -> Rows:
     """Accuracy of the sense whose mean vector in the training data is nearest, and of the most frequent sense.
 
-    A lemma without any sense in the training data counts as wrong for all of them: there is nothing to fall back on.
+    As in the paper, the part of speech is known, and a lemma that the training data lacks has WordNet's first sense.
     """
-    sums: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    sums: dict[tuple[str, str], dict[str, np.ndarray]] = defaultdict(dict)
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for path in train:
         for use, vectors in vectors_of_uses(embedder, path):
             for sense in use.senses:
                 sums[use.lemma][sense] = sums[use.lemma].get(sense, 0) + vectors
                 counts[use.lemma][sense] += 1
     right = np.zeros(len(names))
-    frequent = known = ambiguous = total = 0
+    frequent = known = ambiguous = total = backed_off = 0
     for use, vectors in vectors_of_uses(embedder, test):
         total += 1
         if use.lemma not in sums:
+            backed_off += use.is_first
             continue
         known += 1
         options = list(sums[use.lemma])
@@ -163,7 +170,12 @@ def senses(embedder: ElmoEmbedder, train: Sequence[Path], test: Path, names: Seq
     about = {"uses": total, "seen in training": known, "with several senses": ambiguous}
     scores = [("most frequent sense", frequent), *zip(names, right, strict=True)]
     return [
-        {"representation": name, "F1": float(hits) / total, "of those seen": float(hits) / max(known, 1), **about}
+        {
+            "representation": name,
+            "F1": float(hits + backed_off) / total,
+            "of those seen": float(hits) / max(known, 1),
+            **about,
+        }
         for name, hits in scores
     ]
 
@@ -190,6 +202,36 @@ def tags(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) 
     return found
 
 
+# ------------------------------------------------------------------------------------------------------------- mixes
+
+
+def mixes(comparisons: Sequence[Path]) -> Rows:
+    """The layers' shares in every comparison, for each place of ELMo and part of the training data."""
+    rows = []
+    for folder in comparisons:
+        try:
+            compared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+            for row in compared:
+                for place, shares in row["mix"].items():
+                    layers = dict(zip(names_of_layers(len(shares) - 1), shares, strict=True))
+                    about = {"task": folder.name, "model": row["model"], "training data": row["fraction"]}
+                    rows.append({**about, "place": place, **layers})
+        except (ValueError, KeyError, TypeError) as error:
+            raise TaskDataError(f"{folder}: no comparison of training/compare.py ({error!r})") from error
+    if not rows:
+        raise TaskDataError(f"{', '.join(map(str, comparisons))}: no run has a mix of layers")
+    return rows
+
+
+def draw_mixes(rows: Rows, path: Path) -> None:
+    """A panel a place, and a row a task: the models that have ELMo at both places, where there are such."""
+    panels: dict[str, dict[str, list[float]]] = {}
+    for row in sorted(rows, key=lambda row: "input and output" in row["model"]):  # the last of a name stays
+        task, _, _, place, *shares = row.values()
+        panels.setdefault(place, {})[task] = shares
+    draw_mix(panels, path)
+
+
 # ----------------------------------------------------------------------------------------------------------- results
 
 
@@ -212,9 +254,8 @@ def write(rows: Rows, name: str, folder: Path) -> None:
     print(f"{as_markdown(rows)}\nWrote {name}.json and {name}.md to {folder}")
 
 
-def layer_names(embedder: ElmoEmbedder) -> list[str]:
-    layers = embedder.model.config.num_hidden_layers
-    return ["characters", *(f"LSTM layer {number}" for number in range(1, layers + 1)), "average"]
+def names_of_layers(lstm_layers: int) -> list[str]:
+    return ["characters", *(f"LSTM layer {number}" for number in range(1, lstm_layers + 1))]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -222,10 +263,12 @@ def main(arguments: Sequence[str]) -> int:
         prog="training/evaluate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tables = parser.add_subparsers(dest="table", required=True)
-    made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "tags")}
-    for table in made.values():
-        table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
+    made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "tags", "mixes")}
+    for name, table in made.items():
+        if name != "mixes":
+            table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
         table.add_argument("--output_dir", required=True, type=Path)
+    made["mixes"].add_argument("comparisons", nargs="+", type=Path, help="folders of training/compare.py")
     made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
     made["perplexity"].add_argument("--limit", type=int, help="read so many lines of each text")
     made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
@@ -238,11 +281,16 @@ def main(arguments: Sequence[str]) -> int:
         if own.table == "perplexity":
             model, tokenizer = load_scorer(own.model)
             rows = [row for text in own.texts for row in perplexities(model, tokenizer, text, own.limit)]
+        elif own.table == "mixes":
+            rows = mixes(own.comparisons)
         else:
             embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
             measure = senses if own.table == "senses" else tags
-            rows = measure(embedder, own.train, own.test, layer_names(embedder))
+            names = [*names_of_layers(embedder.model.config.num_hidden_layers), "average"]
+            rows = measure(embedder, own.train, own.test, names)
         write(rows, own.table, own.output_dir)
+        if own.table == "mixes":
+            draw_mixes(rows, own.output_dir / "mixes.png")
     except (FolderError, EmbeddingError, TaskDataError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

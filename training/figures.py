@@ -23,7 +23,8 @@ def draw_mix(weights: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -
 
     Each row is divided by its sum: what is shown is the softmax, without the scale gamma.
     """
-    figure, panels = pyplot.subplots(1, len(weights), figsize=(3.2 * len(weights), 1.4), squeeze=False)
+    height = 0.8 + 0.3 * max(len(rows) for rows in weights.values())
+    figure, panels = pyplot.subplots(1, len(weights), figsize=(3.2 * len(weights), height), squeeze=False)
     for panel, (place, rows) in zip(panels[0], weights.items(), strict=True):
         shares = [[value / sum(values) for value in values] for values in rows.values()]
         panel.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")

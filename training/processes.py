@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import psutil
 
-
 # Of glibc's mallopt, and how much memory of what was freed stays with the process.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**31 - 1
