@@ -152,33 +152,45 @@ def test_bad_input_is_one_clear_line(command, message, folder, tmp_path, monkeyp
     assert message in line
 
 
-# ------------------------------------------------------------------------------------------------------------- mixes
+# ------------------------------------------------------------------------------------------------------------- tasks
 
 
-def write_comparison(folder: Path, *mixes: tuple[str, dict[str, list[float]]]) -> Path:
+def write_comparison(folder: Path, *rows: tuple[str, float, float, dict[str, list[float]]]) -> Path:
+    names = ("model", "fraction", "mean", "mix")
+    same = {"metric": "f1", "standard deviation": 0.01}
     folder.mkdir()
-    rows = [{"model": model, "fraction": 0.1, "mix": mix} for model, mix in mixes]
-    (folder / "comparison.json").write_text(json.dumps(rows))
+    (folder / "comparison.json").write_text(
+        json.dumps([{**same, **dict(zip(names, row, strict=True))} for row in rows])
+    )
     return folder
 
 
-def test_mixes_of_comparisons_are_one_table_and_a_picture_with_elmo_at_both_places_first(tmp_path, monkeypatch):
-    both = {"input": [0.5, 0.3, 0.2], "output": [0.1, 0.2, 0.7]}
+def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path, monkeypatch, capsys):
+    both = {"output": [0.1, 0.2, 0.7], "input": [0.5, 0.3, 0.2]}
     ner = write_comparison(
         tmp_path / "ner",
-        ("without ELMo", {}),
-        ("ELMo at the input and output, λ = 0", both),
-        ("ELMo at the input, λ = 0", {"input": [1.0, 0.0, 0.0]}),
+        ("without ELMo", 0.1, 0.8, {}),
+        ("ELMo at both", 0.1, 0.85, {"output": [1.0, 0.0, 0.0], "input": [1.0, 0.0, 0.0]}),
+        ("without ELMo", 1.0, 0.9, {}),
+        ("ELMo at both", 1.0, 0.92, both),
+        ("ELMo at the input", 1.0, 0.91, {"input": [1.0, 0.0, 0.0]}),
     )
-    sst = write_comparison(tmp_path / "sst", ("ELMo at the output, λ = 0", {"output": [0.2, 0.2, 0.6]}))
+    sst = write_comparison(tmp_path / "sst", ("ELMo at the output", 1.0, 0.4, {"output": [0.2, 0.2, 0.6]}))
     drawn = {}
     draw = evaluate.draw_mix
     monkeypatch.setattr(evaluate, "draw_mix", lambda panels, path: (drawn.update(panels), draw(panels, path)))
-    assert evaluate.main(["mixes", str(ner), str(sst), "--output_dir", str(tmp_path / "out")]) == 0
-    rows = json.loads((tmp_path / "out" / "mixes.json").read_text())
-    assert [(row["task"], row["place"], row["LSTM layer 2"]) for row in rows] == [
-        ("ner", "input", 0.2),
+    assert evaluate.main(["tasks", str(ner), str(sst), "--output_dir", str(tmp_path / "out")]) == 0
+    assert "| ner | 10.0 % | f1 | 80.0 ± 1.0 | 85.0 ± 1.0 |  |  | 5.0 % |" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "out" / "tasks.json").read_text())
+    assert [(row["task"], row["training data"], round(row["gain"], 3)) for row in rows] == [
+        ("ner", 0.1, 0.05),
+        ("ner", 1.0, 0.02),
+        ("sst", 1.0, 0.0),
+    ]
+    mixes = json.loads((tmp_path / "out" / "mixes.json").read_text())
+    assert [(row["task"], row["place"], row["LSTM layer 2"]) for row in mixes[2:]] == [
         ("ner", "output", 0.7),
+        ("ner", "input", 0.2),
         ("ner", "input", 0.0),
         ("sst", "output", 0.6),
     ]
@@ -186,10 +198,10 @@ def test_mixes_of_comparisons_are_one_table_and_a_picture_with_elmo_at_both_plac
     assert (tmp_path / "out" / "mixes.png").stat().st_size > 1000
 
 
-def test_mixes_of_a_folder_without_a_comparison_are_refused(tmp_path, capsys):
-    empty = write_comparison(tmp_path / "none", ("without ELMo", {}))
-    for folder, words in ((tmp_path / "nowhere", "No such file"), (empty, "no run has a mix")):
-        assert evaluate.main(["mixes", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT
+def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
+    (tmp_path / "comparison.json").write_text('[{"model": "x"}]')
+    for folder, words in ((tmp_path / "nowhere", "No such file"), (tmp_path, "no comparison of training/compare.py")):
+        assert evaluate.main(["tasks", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT
         assert words in capsys.readouterr().err
 
 

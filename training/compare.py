@@ -82,7 +82,8 @@ def table_of(outcomes: dict[Setting, list[Outcome]], metric: str) -> tuple[list[
         {
             "model": setting.model,
             "fraction": setting.fraction,
-            metric: statistics.mean(run.score for run in runs),
+            "metric": metric,
+            "mean": statistics.mean(run.score for run in runs),
             "standard deviation": statistics.stdev(run.score for run in runs) if len(runs) > 1 else None,
             "seeds": len(runs),
             "scores": [run.score for run in runs],
@@ -94,7 +95,7 @@ def table_of(outcomes: dict[Setting, list[Outcome]], metric: str) -> tuple[list[
     lines = [f"| model | training data | {metric} | seeds | minutes of training |", "|---|---|---|---|---|"]
     for row in rows:
         spread = "" if row["standard deviation"] is None else f" ± {100 * row['standard deviation']:.2f}"
-        score = f"{100 * row[metric]:.2f}{spread}"
+        score = f"{100 * row['mean']:.2f}{spread}"
         lines.append(f"| {row['model']} | {row['fraction']:.0%} | {score} | {row['seeds']} | {row['minutes']:.1f} |")
     return rows, "\n".join(lines) + "\n"
 
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
     rows, markdown = table_of(outcomes, metric)
     (own.output_dir / "comparison.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     (own.output_dir / "comparison.md").write_text(markdown, encoding="utf-8")
-    draw_comparison(rows, metric, own.output_dir / "comparison.png")
+    draw_comparison(rows, own.output_dir / "comparison.png")
     shutil.rmtree(own.output_dir / "cache", ignore_errors=True)
     print(f"\n{markdown}\nWrote comparison.md, .json and .png to {own.output_dir}")
     return 0

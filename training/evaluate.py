@@ -3,13 +3,14 @@
     python training/evaluate.py perplexity --model my-elmo heldout.txt other.txt --output_dir results
     python training/evaluate.py senses --model my-elmo --train semcor.jsonl.gz --test senseval2.jsonl.gz --output_dir …
     python training/evaluate.py tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
-    python training/evaluate.py mixes runs/compare/ner runs/compare/sst --output_dir …
+    python training/evaluate.py tasks runs/compare/ner runs/compare/sst --output_dir …
 
 perplexity: of each text, a sentence a line, by the forward and the backward language model; every sentence by itself,
 and with the states carried on from sentence to sentence. senses: word sense disambiguation by the nearest centroid of
 a sense, layer by layer (the paper's Table 5). tags: parts of speech by a linear classifier of each layer (its
-Table 6). mixes: the weights that task models gave to the layers, out of the folders of training/compare.py (its
-Figure 2, as a picture too). Results are written as JSON and as a Markdown table.
+Table 6). tasks: what folders of training/compare.py found, as one table of tasks and places of ELMo, and the weights
+that the task models gave to the layers, as a table and a picture (its Table 3 and Figure 2). Results are written as
+JSON and as Markdown.
 
 A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}.
 """
@@ -45,6 +46,9 @@ BATCH = 32
 # What both SemCor and Senseval-2 name senses by.
 INVENTORY = "WordNet-eng30"
 SENSE_PREFIX = "eng30-"
+
+# Of a row of training/compare.py.
+COMPARED = ("model", "fraction", "metric", "mean", "standard deviation", "mix")
 
 Rows = list[dict[str, Any]]
 
@@ -202,34 +206,59 @@ def tags(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) 
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------- mixes
+# ------------------------------------------------------------------------------------------------------------- tasks
 
 
-def mixes(comparisons: Sequence[Path]) -> Rows:
-    """The layers' shares in every comparison, for each place of ELMo and part of the training data."""
+def read_comparisons(folders: Sequence[Path]) -> Rows:
+    """The rows of several comparisons, each with the name of its folder as its task."""
     rows = []
-    for folder in comparisons:
+    for folder in folders:
         try:
             compared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-            for row in compared:
-                for place, shares in row["mix"].items():
-                    layers = dict(zip(names_of_layers(len(shares) - 1), shares, strict=True))
-                    about = {"task": folder.name, "model": row["model"], "training data": row["fraction"]}
-                    rows.append({**about, "place": place, **layers})
+            rows += [{"task": folder.name, **{name: row[name] for name in COMPARED}} for row in compared]
         except (ValueError, KeyError, TypeError) as error:
             raise TaskDataError(f"{folder}: no comparison of training/compare.py ({error!r})") from error
-    if not rows:
-        raise TaskDataError(f"{', '.join(map(str, comparisons))}: no run has a mix of layers")
     return rows
 
 
+def tasks(compared: Rows) -> Rows:
+    """A row a task and part of its training data, and a column a model; "gain" is the best one's over the first."""
+    columns = list(dict.fromkeys(row["model"] for row in compared))
+    found: dict[tuple[str, float], dict[str, Any]] = {}
+    for row in compared:
+        about = {"task": row["task"], "training data": row["fraction"], "score": row["metric"]}
+        scores = found.setdefault((row["task"], row["fraction"]), {**about, **dict.fromkeys(columns)})
+        scores[row["model"]] = {"mean": row["mean"], "standard deviation": row["standard deviation"]}
+    for scores in found.values():
+        means = [scores[column]["mean"] for column in columns if scores[column] is not None]
+        scores["gain"] = max(means) - means[0]
+    return list(found.values())
+
+
+def mixes(compared: Rows) -> Rows:
+    """The layers' shares, for each task, part of its training data, model and place of ELMo."""
+    return [
+        {
+            "task": row["task"],
+            "training data": row["fraction"],
+            "model": row["model"],
+            "place": place,
+            **dict(zip(names_of_layers(len(shares) - 1), shares, strict=True)),
+        }
+        for row in compared
+        for place, shares in row["mix"].items()
+    ]
+
+
 def draw_mixes(rows: Rows, path: Path) -> None:
-    """A panel a place, and a row a task: the models that have ELMo at both places, where there are such."""
+    """A panel a place, and a row a task: of the most data, and the model with ELMo at most places."""
     panels: dict[str, dict[str, list[float]]] = {}
-    for row in sorted(rows, key=lambda row: "input and output" in row["model"]):  # the last of a name stays
+    places = Counter((row["task"], row["training data"], row["model"]) for row in rows)
+    key = ("task", "training data", "model")
+    for row in sorted(rows, key=lambda row: (row["training data"], places[tuple(row[name] for name in key)])):
         task, _, _, place, *shares = row.values()
-        panels.setdefault(place, {})[task] = shares
-    draw_mix(panels, path)
+        panels.setdefault(place, {})[task] = shares  # the last of a task stays
+    draw_mix({place: panels[place] for place in sorted(panels)}, path)
 
 
 # ----------------------------------------------------------------------------------------------------------- results
@@ -237,8 +266,11 @@ def draw_mixes(rows: Rows, path: Path) -> None:
 
 def as_markdown(rows: Rows) -> str:
     def cell(value: Any) -> str:
+        if isinstance(value, dict):
+            spread = value["standard deviation"]
+            return f"{100 * value['mean']:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
         if not isinstance(value, float):
-            return f"{value:,}" if isinstance(value, int) else str(value)
+            return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
         return f"{value:.2f}" if value > 1 else f"{100 * value:.1f} %"
 
     lines = [[*rows[0]], ["---"] * len(rows[0]), *([cell(value) for value in row.values()] for row in rows)]
@@ -263,12 +295,12 @@ def main(arguments: Sequence[str]) -> int:
         prog="training/evaluate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tables = parser.add_subparsers(dest="table", required=True)
-    made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "tags", "mixes")}
+    made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "tags", "tasks")}
     for name, table in made.items():
-        if name != "mixes":
+        if name != "tasks":
             table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
         table.add_argument("--output_dir", required=True, type=Path)
-    made["mixes"].add_argument("comparisons", nargs="+", type=Path, help="folders of training/compare.py")
+    made["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training/compare.py")
     made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
     made["perplexity"].add_argument("--limit", type=int, help="read so many lines of each text")
     made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
@@ -281,16 +313,18 @@ def main(arguments: Sequence[str]) -> int:
         if own.table == "perplexity":
             model, tokenizer = load_scorer(own.model)
             rows = [row for text in own.texts for row in perplexities(model, tokenizer, text, own.limit)]
-        elif own.table == "mixes":
-            rows = mixes(own.comparisons)
+        elif own.table == "tasks":
+            compared = read_comparisons(own.comparisons)
+            rows = tasks(compared)
+            if mixed := mixes(compared):
+                write(mixed, "mixes", own.output_dir)
+                draw_mixes(mixed, own.output_dir / "mixes.png")
         else:
             embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
             measure = senses if own.table == "senses" else tags
             names = [*names_of_layers(embedder.model.config.num_hidden_layers), "average"]
             rows = measure(embedder, own.train, own.test, names)
         write(rows, own.table, own.output_dir)
-        if own.table == "mixes":
-            draw_mixes(rows, own.output_dir / "mixes.png")
     except (FolderError, EmbeddingError, TaskDataError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

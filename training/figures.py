@@ -87,12 +87,13 @@ def _free_place(
     return number, place
 
 
-def draw_comparison(rows: Sequence[Mapping[str, Any]], metric: str, path: Path) -> None:
+def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Scores with their spread: against the part of the training data (the paper's Figure 1), or as bars."""
     models = list(dict.fromkeys(row["model"] for row in rows))
+    metric = rows[0]["metric"]
     figure, axes = pyplot.subplots(figsize=(6.4, 0.6 * len(models) + 1.6) if _one_fraction(rows) else (6, 4))
     if _one_fraction(rows):
-        means = [100 * row[metric] for row in rows]
+        means = [100 * row["mean"] for row in rows]
         spreads = [100 * (row["standard deviation"] or 0) for row in rows]
         axes.barh(models, means, xerr=spreads, color="#4878a8", capsize=3)
         axes.invert_yaxis()
@@ -104,7 +105,7 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]], metric: str, path: Path) 
             own = [row for row in rows if row["model"] == model]
             axes.errorbar(
                 [100 * row["fraction"] for row in own],
-                [100 * row[metric] for row in own],
+                [100 * row["mean"] for row in own],
                 yerr=[100 * (row["standard deviation"] or 0) for row in own],
                 marker="o",
                 capsize=3,
