@@ -155,8 +155,8 @@ def test_bad_input_is_one_clear_line(command, message, folder, tmp_path, monkeyp
 # ------------------------------------------------------------------------------------------------------------- tasks
 
 
-def write_comparison(folder: Path, *rows: tuple[str, float, float, dict[str, list[float]]]) -> Path:
-    names = ("model", "fraction", "mean", "mix")
+def write_comparison(folder: Path, *rows: tuple[str, str, float, float, dict[str, list[float]]]) -> Path:
+    names = ("model", "placement", "fraction", "mean", "mix")
     same = {"metric": "f1", "standard deviation": 0.01}
     folder.mkdir()
     (folder / "comparison.json").write_text(
@@ -169,23 +169,23 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
     both = {"output": [0.1, 0.2, 0.7], "input": [0.5, 0.3, 0.2]}
     ner = write_comparison(
         tmp_path / "ner",
-        ("without ELMo", 0.1, 0.8, {}),
-        ("ELMo at both", 0.1, 0.85, {"output": [1.0, 0.0, 0.0], "input": [1.0, 0.0, 0.0]}),
-        ("without ELMo", 1.0, 0.9, {}),
-        ("ELMo at both", 1.0, 0.92, both),
-        ("ELMo at the input", 1.0, 0.91, {"input": [1.0, 0.0, 0.0]}),
+        ("without ELMo", "none", 0.1, 0.8, {}),
+        ("ELMo at both", "both", 0.1, 0.85, {"output": [1.0, 0.0, 0.0], "input": [1.0, 0.0, 0.0]}),
+        ("without ELMo", "none", 1.0, 0.95, {}),
+        ("ELMo at both", "both", 1.0, 0.92, both),
+        ("ELMo at the input", "input", 1.0, 0.91, {"input": [1.0, 0.0, 0.0]}),
     )
-    sst = write_comparison(tmp_path / "sst", ("ELMo at the output", 1.0, 0.4, {"output": [0.2, 0.2, 0.6]}))
+    sst = write_comparison(tmp_path / "sst", ("ELMo at the output", "output", 1.0, 0.4, {"output": [0.2, 0.2, 0.6]}))
     drawn = {}
     draw = evaluate.draw_mix
     monkeypatch.setattr(evaluate, "draw_mix", lambda panels, path: (drawn.update(panels), draw(panels, path)))
     assert evaluate.main(["tasks", str(ner), str(sst), "--output_dir", str(tmp_path / "out")]) == 0
     assert "| ner | 10.0 % | f1 | 80.0 ± 1.0 | 85.0 ± 1.0 |  |  | 5.0 % |" in capsys.readouterr().out
     rows = json.loads((tmp_path / "out" / "tasks.json").read_text())
-    assert [(row["task"], row["training data"], round(row["gain"], 3)) for row in rows] == [
-        ("ner", 0.1, 0.05),
-        ("ner", 1.0, 0.02),
-        ("sst", 1.0, 0.0),
+    assert [(row["task"], row["training data"], row["gain"]) for row in rows] == [
+        ("ner", 0.1, pytest.approx(0.05)),
+        ("ner", 1.0, pytest.approx(-0.03)),  # a loss is told as one
+        ("sst", 1.0, None),
     ]
     mixes = json.loads((tmp_path / "out" / "mixes.json").read_text())
     assert [(row["task"], row["place"], row["LSTM layer 2"]) for row in mixes[2:]] == [
@@ -200,7 +200,9 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
 
 def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
     (tmp_path / "comparison.json").write_text('[{"model": "x"}]')
-    for folder, words in ((tmp_path / "nowhere", "No such file"), (tmp_path, "no comparison of training/compare.py")):
+    empty = write_comparison(tmp_path / "empty")
+    said = {tmp_path / "nowhere": "No such file", tmp_path: "no comparison of", empty: "no run is finished"}
+    for folder, words in said.items():
         assert evaluate.main(["tasks", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT
         assert words in capsys.readouterr().err
 

@@ -81,6 +81,7 @@ def table_of(outcomes: dict[Setting, list[Outcome]], metric: str) -> tuple[list[
     rows = [
         {
             "model": setting.model,
+            "placement": setting.placement,
             "fraction": setting.fraction,
             "metric": metric,
             "mean": statistics.mean(run.score for run in runs),

@@ -23,7 +23,8 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ INVENTORY = "WordNet-eng30"
 SENSE_PREFIX = "eng30-"
 
 # Of a row of training/compare.py.
-COMPARED = ("model", "fraction", "metric", "mean", "standard deviation", "mix")
+COMPARED = ("model", "placement", "fraction", "metric", "mean", "standard deviation", "mix")
 
 Rows = list[dict[str, Any]]
 
@@ -211,28 +212,31 @@ def tags(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) 
 
 def read_comparisons(folders: Sequence[Path]) -> Rows:
     """The rows of several comparisons, each with the name of its folder as its task."""
-    rows = []
+    rows: Rows = []
     for folder in folders:
         try:
             compared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
             rows += [{"task": folder.name, **{name: row[name] for name in COMPARED}} for row in compared]
         except (ValueError, KeyError, TypeError) as error:
             raise TaskDataError(f"{folder}: no comparison of training/compare.py ({error!r})") from error
-    return rows
+    if not rows:
+        raise TaskDataError(f"{', '.join(map(str, folders))}: no run is finished")
+    return sorted(rows, key=itemgetter("task", "fraction"))
 
 
 def tasks(compared: Rows) -> Rows:
-    """A row a task and part of its training data, and a column a model; "gain" is the best one's over the first."""
+    """A row a task and part of its training data, and a column a model; the gain is of the best with ELMo."""
     columns = list(dict.fromkeys(row["model"] for row in compared))
-    found: dict[tuple[str, float], dict[str, Any]] = {}
-    for row in compared:
-        about = {"task": row["task"], "training data": row["fraction"], "score": row["metric"]}
-        scores = found.setdefault((row["task"], row["fraction"]), {**about, **dict.fromkeys(columns)})
-        scores[row["model"]] = {"mean": row["mean"], "standard deviation": row["standard deviation"]}
-    for scores in found.values():
-        means = [scores[column]["mean"] for column in columns if scores[column] is not None]
-        scores["gain"] = max(means) - means[0]
-    return list(found.values())
+    found = []
+    for (task, fraction), grouped in groupby(compared, key=itemgetter("task", "fraction")):
+        rows = list(grouped)
+        scores = {row["model"]: {name: row[name] for name in ("mean", "standard deviation")} for row in rows}
+        without = [row["mean"] for row in rows if row["placement"] == "none"]
+        with_elmo = [row["mean"] for row in rows if row["placement"] != "none"]
+        gain = max(with_elmo) - without[0] if without and with_elmo else None
+        about = {"task": task, "training data": fraction, "score": rows[0]["metric"]}
+        found.append({**about, **{column: scores.get(column) for column in columns}, "gain": gain})
+    return found
 
 
 def mixes(compared: Rows) -> Rows:
