@@ -99,6 +99,18 @@ def test_a_sense_is_that_of_the_nearest_centroid_and_the_most_frequent_one_is_th
     assert (layer["uses"], layer["seen in training"], layer["with several senses"]) == (3, 3, 3)
 
 
+def test_nearest_uses_vote_by_their_cosines(tmp_path):
+    directions = {"near": [1.0, 0.0], "next": [0.8, 0.6], "far": [0.1, 1.0], "here": [1.0, 0.0]}
+    embedder = KnownVectors(lambda word, words: directions[words[0]])
+    seen = ("near", "side-n"), ("next", "house-n"), ("next", "house-n"), ("far", "side-n")
+    train = write_senses(tmp_path / "train.jsonl", *seen)
+    test = write_senses(tmp_path / "test.jsonl", ("here", "side-n"))
+    # side: 1 of one, 1 of two (1 > 0.8), 1 of three (1 < 1.6), 1.1 of four (1.1 < 1.6)
+    for count, score in ((1, 1.0), (2, 1.0), (3, 0.0), (4, 0.0)):
+        _, layer, _ = evaluate.senses(embedder, [train], test, ["layer", "average"], count)
+        assert layer[f"F1 by {count} nearest uses"] == score
+
+
 def test_a_sense_is_sought_among_those_of_the_part_of_speech(tmp_path):
     embedder = KnownVectors(lambda word, words: [1.0, float(words[0] == "we")])
     train = write_senses(tmp_path / "train.jsonl", ("a", "side-n"), ("we", "rely-v"))

@@ -7,15 +7,16 @@
 
 perplexity: of each text, a sentence a line, by the forward and the backward language model; every sentence by itself,
 and with the states carried on from sentence to sentence. senses: word sense disambiguation by the nearest centroid of
-a sense, layer by layer (the paper's Table 5). tags: parts of speech by a linear classifier of each layer (its
-Table 6). tasks: what folders of training/compare.py found, as one table of tasks and places of ELMo, and the weights
-that the task models gave to the layers, as a table and a picture (its Table 3 and Figure 2). Results are written as
-JSON and as Markdown.
+a sense, layer by layer (the paper's Table 5), and by the votes of the nearest uses. tags: parts of speech by a linear
+classifier of each layer (its Table 6). tasks: what folders of training/compare.py found, as one table of tasks and
+places of ELMo, and the weights that the task models gave to the layers, as a table and a picture (its Table 3 and
+Figure 2). Results are written as JSON and as Markdown.
 
 A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}.
 """
 
 import argparse
+import functools
 import gzip
 import json
 import math
@@ -47,6 +48,8 @@ BATCH = 32
 # What both SemCor and Senseval-2 name senses by.
 INVENTORY = "WordNet-eng30"
 SENSE_PREFIX = "eng30-"
+# A cosine with a vector of zeros is 0.
+SMALLEST = 1e-12
 
 # Of a row of training/compare.py.
 COMPARED = ("model", "placement", "fraction", "metric", "mean", "standard deviation", "mix")
@@ -140,48 +143,75 @@ def vectors_of_uses(embedder: ElmoEmbedder, path: Path) -> Iterator[tuple[Use, n
         for use in uses:
             vectors = layers[:, use.place].mean(1)
             vectors = np.concatenate([vectors, vectors.mean(0, keepdims=True)])
-            yield use, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+            yield use, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST)
 
 
-def senses(embedder: ElmoEmbedder, train: Sequence[Path], test: Path, names: Sequence[str]) -> Rows:
-    """Accuracy of the sense whose mean vector in the training data is nearest, and of the most frequent sense.
+class SeenUses:
+    """The uses of a lemma in the training data: their senses, and their vectors (uses, layers + 1, D)."""
+
+    def __init__(self, uses: Sequence[tuple[Use, np.ndarray]]) -> None:
+        self.senses = list(dict.fromkeys(sense for use, _ in uses for sense in use.senses))
+        self.has_sense = np.array(
+            [[sense in use.senses for sense in self.senses] for use, _ in uses], dtype=np.float32
+        )
+        self.vectors = np.stack([vectors for _, vectors in uses]).astype(np.float32)
+
+    def most_frequent(self) -> str:
+        return self.senses[self.has_sense.sum(0).argmax()]
+
+    def by_centroid(self, vectors: np.ndarray) -> list[str]:
+        """By each layer of a use, the sense whose mean vector is nearest."""
+        centroids = np.einsum("us,uld->sld", self.has_sense, self.vectors)
+        centroids /= np.maximum(np.linalg.norm(centroids, axis=-1, keepdims=True), SMALLEST)
+        return [self.senses[best] for best in np.einsum("sld,ld->sl", centroids, vectors).argmax(0)]
+
+    def by_neighbors(self, vectors: np.ndarray, count: int) -> list[str]:
+        """By each layer of a use, the sense that its nearest uses vote for, by their cosines."""
+        cosines = np.einsum("uld,ld->ul", self.vectors, vectors)
+        found = []
+        for of_layer in cosines.T:
+            nearest = np.argsort(-of_layer, kind="stable")[:count]
+            found.append(self.senses[(of_layer[nearest] @ self.has_sense[nearest]).argmax()])
+        return found
+
+
+def senses(
+    embedder: ElmoEmbedder, train: Sequence[Path], test: Path, names: Sequence[str], neighbors: int = 10
+) -> Rows:
+    """Accuracy of the nearest sense and of the sense of the nearest uses, and of the most frequent sense.
 
     As in the paper, the part of speech is known, and a lemma that the training data lacks has WordNet's first sense.
     """
-    sums: dict[tuple[str, str], dict[str, np.ndarray]] = defaultdict(dict)
-    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    uses: dict[tuple[str, str], list[tuple[Use, np.ndarray]]] = defaultdict(list)
     for path in train:
         for use, vectors in vectors_of_uses(embedder, path):
-            for sense in use.senses:
-                sums[use.lemma][sense] = sums[use.lemma].get(sense, 0) + vectors
-                counts[use.lemma][sense] += 1
-    right = np.zeros(len(names))
-    frequent = known = ambiguous = total = backed_off = 0
+            uses[use.lemma].append((use, vectors.astype(np.float16)))  # some hundred thousand of them
+    seen = functools.cache(lambda lemma: SeenUses(uses[lemma]))
+    right = {name: np.zeros(2) for name in ("most frequent sense", *names)}  # by centroid, by neighbours
+    known = ambiguous = total = backed_off = 0
     for use, vectors in vectors_of_uses(embedder, test):
         total += 1
-        if use.lemma not in sums:
+        if use.lemma not in uses:
             backed_off += use.is_first
             continue
         known += 1
-        options = list(sums[use.lemma])
-        ambiguous += len(options) > 1
-        centroids = np.stack([sums[use.lemma][sense] for sense in options])  # (senses, layers + 1, D)
-        centroids /= np.maximum(np.linalg.norm(centroids, axis=-1, keepdims=True), 1e-12)
-        best = (centroids * vectors).sum(-1).argmax(0)
-        right += [options[choice] in use.senses for choice in best]
-        frequent += counts[use.lemma].most_common(1)[0][0] in use.senses
+        options = seen(use.lemma)
+        ambiguous += len(options.senses) > 1
+        right["most frequent sense"] += options.most_frequent() in use.senses
+        choices = options.by_centroid(vectors), options.by_neighbors(vectors, neighbors)
+        for name, *chosen in zip(names, *choices, strict=True):
+            right[name] += [choice in use.senses for choice in chosen]
     if not total:
         raise TaskDataError(f"{test}: no word has a sense of {INVENTORY}")
     about = {"uses": total, "seen in training": known, "with several senses": ambiguous}
-    scores = [("most frequent sense", frequent), *zip(names, right, strict=True)]
     return [
         {
             "representation": name,
-            "F1": float(hits + backed_off) / total,
-            "of those seen": float(hits) / max(known, 1),
+            "F1": float(hits[0] + backed_off) / total,
+            f"F1 by {neighbors} nearest uses": float(hits[1] + backed_off) / total,
             **about,
         }
-        for name, hits in scores
+        for name, hits in right.items()
     ]
 
 
@@ -308,6 +338,7 @@ def main(arguments: Sequence[str]) -> int:
     made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
     made["perplexity"].add_argument("--limit", type=int, help="read so many lines of each text")
     made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
+    made["senses"].add_argument("--neighbors", type=int, default=10, help="nearest uses that vote (default 10)")
     made["tags"].add_argument("--train", required=True, type=Path, help="CoNLL-U, or word and tag columns")
     for name in ("senses", "tags"):
         made[name].add_argument("--test", required=True, type=Path, help="of the same kind, to be scored on")
@@ -325,9 +356,11 @@ def main(arguments: Sequence[str]) -> int:
                 draw_mixes(mixed, own.output_dir / "mixes.png")
         else:
             embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
-            measure = senses if own.table == "senses" else tags
             names = [*names_of_layers(embedder.model.config.num_hidden_layers), "average"]
-            rows = measure(embedder, own.train, own.test, names)
+            if own.table == "senses":
+                rows = senses(embedder, own.train, own.test, names, own.neighbors)
+            else:
+                rows = tags(embedder, own.train, own.test, names)
         write(rows, own.table, own.output_dir)
     except (FolderError, EmbeddingError, TaskDataError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
