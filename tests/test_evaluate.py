@@ -207,7 +207,9 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
         ("sst", "output", 0.6),
     ]
     assert drawn == {"input": {"ner": [0.5, 0.3, 0.2]}, "output": {"ner": [0.1, 0.2, 0.7], "sst": [0.2, 0.2, 0.6]}}
-    assert (tmp_path / "out" / "mixes.png").stat().st_size > 1000
+    for picture in ("mixes", "ner"):
+        assert (tmp_path / "out" / f"{picture}.png").stat().st_size > 1000
+    assert not (tmp_path / "out" / "sst.png").exists()  # it has one part of the data
 
 
 def test_folders_without_a_comparison_are_refused(tmp_path, capsys):

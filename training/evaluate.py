@@ -9,8 +9,9 @@ perplexity: of each text, a sentence a line, by the forward and the backward lan
 and with the states carried on from sentence to sentence. senses: word sense disambiguation by the nearest centroid of
 a sense, layer by layer (the paper's Table 5), and by the votes of the nearest uses. tags: parts of speech by a linear
 classifier of each layer (its Table 6). tasks: what folders of training/compare.py found, as one table of tasks and
-places of ELMo, and the weights that the task models gave to the layers, as a table and a picture (its Table 3 and
-Figure 2). Results are written as JSON and as Markdown.
+places of ELMo (folders of one name are one task), a picture of those that have several parts of the training data,
+and the weights that the task models gave to the layers, as a table and a picture (its Table 3 and Figures 1 and 2).
+Results are written as JSON and as Markdown.
 
 A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}.
 """
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from figures import draw_mix
+from figures import draw_comparison, draw_mix
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -176,7 +177,7 @@ class SeenUses:
 
 
 def senses(
-    embedder: ElmoEmbedder, train: Sequence[Path], test: Path, names: Sequence[str], neighbors: int = 10
+    embedder: ElmoEmbedder, train: Sequence[Path], test: Path, names: Sequence[str], neighbors: int = 20
 ) -> Rows:
     """Accuracy of the nearest sense and of the sense of the nearest uses, and of the most frequent sense.
 
@@ -269,6 +270,13 @@ def tasks(compared: Rows) -> Rows:
     return found
 
 
+def draw_scores(task: str, compared: Rows, folder: Path) -> None:
+    """The scores of a task against the part of its training data, where there are several (the paper's Figure 1)."""
+    if len({row["fraction"] for row in compared}) > 1:
+        folder.mkdir(parents=True, exist_ok=True)
+        draw_comparison(compared, folder / f"{task}.png")
+
+
 def mixes(compared: Rows) -> Rows:
     """The layers' shares, for each task, part of its training data, model and place of ELMo."""
     return [
@@ -338,7 +346,7 @@ def main(arguments: Sequence[str]) -> int:
     made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
     made["perplexity"].add_argument("--limit", type=int, help="read so many lines of each text")
     made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
-    made["senses"].add_argument("--neighbors", type=int, default=10, help="nearest uses that vote (default 10)")
+    made["senses"].add_argument("--neighbors", type=int, default=20, help="nearest uses that vote (default 20)")
     made["tags"].add_argument("--train", required=True, type=Path, help="CoNLL-U, or word and tag columns")
     for name in ("senses", "tags"):
         made[name].add_argument("--test", required=True, type=Path, help="of the same kind, to be scored on")
@@ -351,6 +359,8 @@ def main(arguments: Sequence[str]) -> int:
         elif own.table == "tasks":
             compared = read_comparisons(own.comparisons)
             rows = tasks(compared)
+            for task, own_rows in groupby(compared, key=itemgetter("task")):
+                draw_scores(task, list(own_rows), own.output_dir)
             if mixed := mixes(compared):
                 write(mixed, "mixes", own.output_dir)
                 draw_mixes(mixed, own.output_dir / "mixes.png")
