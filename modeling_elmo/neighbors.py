@@ -10,7 +10,8 @@ The uses of one word are all compared. Where those of any word are asked for, th
 installed, the first such search makes lists beside the index: an inverted file, a byte a number, that has words of
 like vectors in one list, cut into blocks of words that fit in memory one by one. A search looks at a few lists and
 compares the best that it finds there again, with the vectors of the index; so it may miss a use, but its cosines are
-right. The lists are a folder that appears whole or not at all. What it takes to make them pays after some dozens of
+right. The lists are a folder that appears whole or not at all; their centres, up to 5 % of a block, are in memory
+while it is searched. What it takes to make them pays after some dozens of
 searches; `exact` does without them.
 """
 
@@ -253,8 +254,11 @@ class Uses:
                     block.add_with_ids(_unit_vectors(batch, places), places + batch_number * BATCH_STRIDE)
                     bar.update(len(places))
                 faiss.write_index(block, str(whole / f"{number:08}"))
-            if not self.lists.exists():  # another process may have been faster
+            try:
                 whole.rename(self.lists)
+            except OSError:  # another process was faster
+                if not self.lists.is_dir():
+                    raise
 
     def _find_centres(self, faiss: Any, starts: np.ndarray, total: int) -> Any:
         """Empty lists, at most the square root of the words, with their centres, from a sample all over the corpus."""

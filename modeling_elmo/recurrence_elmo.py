@@ -1,6 +1,6 @@
 """The recurrence of an ELMo LSTM layer over packed words: the same numbers in several ways.
 
-`plain_recurrence` is the definition, and what tracing and models in 16 bits get. `_Recurrence` is its training form:
+`plain_recurrence` is the definition, and what models in 16 bits get. `_Recurrence` is its training form:
 it keeps only the gates and cells for the backward pass and makes each weight's gradient in one product over all steps.
 `packed_recurrence` is its inference form on a CPU: weights in the layout oneDNN multiplies fastest, everything else in
 place. For a single sentence there are two: `compiled_recurrence` where numba is installed, and `paired_recurrence`,
@@ -154,7 +154,9 @@ class _Recurrence(torch.autograd.Function):
         d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
         d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
         d_states = d_hidden[:0], d_cell[:0]  # of the sentences that have begun, from the end
-        d_of_output = torch.empty_like(first_cell)  # a step's, of sigmoid(o) * tanh(c)
+        d_of_output = (
+            d_hidden if projection is None else torch.empty_like(first_cell)
+        )  # a step's, of sigmoid(o) * tanh(c)
         recurrent, projected = recurrent.to(ctx.dtype), None if projection is None else projection.to(ctx.dtype)
         unclipped = outputs if ctx.projection_clip is None else outputs.abs() < ctx.projection_clip
         steps = in_steps(ctx.batch_sizes, d_outputs, unclipped, d_projected, d_gates, of_memory, of_o, of_output, f)
@@ -207,6 +209,14 @@ def states_before(first: Tensor, after: Tensor, batch_sizes: Sequence[int]) -> T
     return torch.cat([after[:0], *(source[:size] for source, size in zip(sources, batch_sizes, strict=False))])
 
 
+def dtype_of_products(weight: Tensor) -> torch.dtype:
+    """Autocast's, where it is on and the weights are float32, which are the only ones that it changes; else theirs."""
+    device = weight.device.type
+    if weight.dtype == torch.float32 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return weight.dtype
+
+
 def trained_recurrence(
     gates_of_inputs: Tensor, hidden: Tensor, cell: Tensor, recurrent: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -217,10 +227,11 @@ def trained_recurrence(
     """
     if recurrent.dtype.itemsize < 4:
         return plain_recurrence(gates_of_inputs, hidden, cell, recurrent, *rest)
-    device, exact = recurrent.device.type, recurrent.dtype
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else exact
-    inputs = (tensor.to(exact) for tensor in (gates_of_inputs, hidden, cell))
-    with torch.autocast(device, enabled=False):
+    dtype = dtype_of_products(recurrent)
+    if dtype == recurrent.dtype:
+        return _Recurrence.apply(gates_of_inputs, hidden, cell, recurrent, *rest, dtype)
+    inputs = (tensor.to(recurrent.dtype) for tensor in (gates_of_inputs, hidden, cell))
+    with torch.autocast(recurrent.device.type, enabled=False):
         return _Recurrence.apply(*inputs, recurrent, *rest, dtype)
 
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .recurrence_elmo import dtype_of_products
+
 # Logits that are in memory at once.
 LOGITS_AT_ONCE = 1 << 23
 # Words whose logits are computed together where the whole vocabulary is not.
@@ -108,9 +110,13 @@ class _ChunkedLoss(torch.autograd.Function):
                 probabilities.div_(total[:, None])
                 torch.div(true_part, total, out=d_true[start : start + rows]).sub_(1)
                 d_bias += probabilities.sum(0)
-                probabilities = probabilities.to(dtype)
-                d_hidden[start : start + rows] = probabilities @ factors
-                d_weight += probabilities.T @ chunk
+                if dtype == weight.dtype:
+                    torch.mm(probabilities, weight, out=d_hidden[start : start + rows])
+                    d_weight.addmm_(probabilities.T, chunk)
+                else:
+                    probabilities = probabilities.to(dtype)
+                    d_hidden[start : start + rows] = probabilities @ factors
+                    d_weight += probabilities.T @ chunk
         if needs_gradients:
             ctx.save_for_backward(d_hidden, d_true, d_weight, d_bias)
         return loss
@@ -167,9 +173,8 @@ class ElmoSoftmax(nn.Module):
 
         Under autocast the products of training are in 16 bits. The true logits and all sums keep their digits.
         """
-        device = hidden.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
-        with torch.autocast(device, enabled=False):
+        dtype = dtype_of_products(self.weight)
+        with torch.autocast(hidden.device.type, enabled=False):
             return self._loss(hidden.to(self.weight.dtype), targets, negatives, dtype)
 
     def _loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None, dtype: torch.dtype) -> Tensor:

@@ -105,7 +105,7 @@ def test_nearest_uses_vote_by_their_cosines(tmp_path):
     seen = ("near", "side-n"), ("next", "house-n"), ("next", "house-n"), ("far", "side-n")
     train = write_senses(tmp_path / "train.jsonl", *seen)
     test = write_senses(tmp_path / "test.jsonl", ("here", "side-n"))
-    # side: 1 of one, 1 of two (1 > 0.8), 1 of three (1 < 1.6), 1.1 of four (1.1 < 1.6)
+    # side: 2 of one, 2 of two (2 > 1.8), 2 of three (2 < 3.6), 3.1 of four (3.1 < 3.6)
     for count, score in ((1, 1.0), (2, 1.0), (3, 0.0), (4, 0.0)):
         _, layer, _ = evaluate.senses(embedder, [train], test, ["layer", "average"], count)
         assert layer[f"F1 by {count} nearest uses"] == score
@@ -215,7 +215,17 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
 def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
     (tmp_path / "comparison.json").write_text('[{"model": "x"}]')
     empty = write_comparison(tmp_path / "empty")
-    said = {tmp_path / "nowhere": "No such file", tmp_path: "no comparison of", empty: "no run is finished"}
+    row = ("without ELMo", "none", 0.1, 0.8, {})
+    double = write_comparison(tmp_path / "double", row, row)
+    mixed = [("ELMo", "input", part, 0.8, {"input": [1.0] * int(10 * part)}) for part in (0.2, 0.3)]
+    deep = write_comparison(tmp_path / "deep", *mixed)
+    said = {
+        tmp_path / "nowhere": "No such file",
+        tmp_path: "no comparison of",
+        empty: "no run is finished",
+        double: "2 folders of that name have it",
+        deep: "different numbers of layers",
+    }
     for folder, words in said.items():
         assert evaluate.main(["tasks", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT
         assert words in capsys.readouterr().err

@@ -576,6 +576,11 @@ def test_without_elmo_there_is_nothing_to_mix():
     assert [setting.name for setting in found] == ["none-0.1", "both-last-0.1", "both-0.001-0.1"]
 
 
+def test_a_mean_mix_is_of_shares_without_the_scale():
+    assert compare.mean_mix([{"input": [1.0, 3.0]}, {"input": [-0.5, -0.5]}]) == {"input": [0.375, 0.625]}
+    assert compare.mean_mix([{}, {}]) == {}
+
+
 def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, tmp_path, capsys):
     data, output = write_ner(tmp_path / "data"), tmp_path / "compare"
     own = ["--placements", "none", "both", "--mixes", "0.001", "--fractions", "0.5", "1", "--seeds", "0", "1"]

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pretrain
+import processes
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from processes import asked_for
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
@@ -295,7 +296,7 @@ def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
     ],
 )
 def test_the_launchers_command_line_says_how_many_processes_are_wanted(launcher, count):
-    assert asked_for(launcher, "s.py") == count
+    assert processes.asked_for(launcher, "s.py") == count
 
 
 def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_path):
@@ -324,10 +325,10 @@ def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_pa
 
 def test_an_epoch_reads_every_word_once_and_then_ends(text, tmp_path):
     words = sum(len(line.split()) + 1 for line in Path(text[0]).read_text().splitlines())
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
+    for count in (1, 2):
+        folder = tmp_path / str(count)
         more = ("--max_steps", -1, "--num_train_epochs", 2, "--save_steps", 0)
-        if processes == 1:
+        if count == 1:
             train(text, folder, *more)
         else:
             done = launch(*arguments(text, folder, *more))
@@ -481,3 +482,21 @@ def test_help_teaches(capsys):
     shown = capsys.readouterr().out
     assert "accelerate launch training/pretrain.py" in shown
     assert "--resume_from_checkpoint" in shown
+
+
+@pytest.mark.parametrize(("largest", "calls"), [(2**31, 2), (2**25, 3), (0, 2)])
+def test_freed_memory_is_kept_as_far_as_the_c_library_lets(largest, calls, monkeypatch):
+    made = []
+
+    def mallopt(parameter: int, value: int) -> int:
+        made.append(parameter)
+        return int(parameter != processes.M_MMAP_THRESHOLD or value <= largest)
+
+    monkeypatch.setattr(processes.sys, "platform", "linux")
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
+    assert processes.keep_freed_memory() == (largest > 0)
+    assert len(made) == calls
+    # Set alone, the other threshold would have every block of a step mapped anew.
+    assert (processes.M_TRIM_THRESHOLD in made) == (largest > 0)
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: SimpleNamespace())  # not glibc
+    assert not processes.keep_freed_memory()

@@ -71,6 +71,12 @@ def test_under_autocast_the_trained_form_is_about_the_exact_one_and_keeps_its_dt
         assert 0 < (found - expected).norm() < SIXTEEN_BITS * expected.norm()
 
 
+def test_autocast_leaves_float64_as_it_is(arguments):
+    exact = trained_recurrence(*arguments, WORDS, 3.0, 3.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(trained_recurrence(*arguments, WORDS, 3.0, 3.0), exact)
+
+
 def test_in_16_bits_the_trained_form_is_the_plain_one(arguments):
     halves = [tensor.detach().bfloat16() for tensor in arguments]
     for found, expected in zip(

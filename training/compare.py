@@ -69,7 +69,9 @@ def settings_to_run(placements: Iterable[str], mixes: Iterable[str], fractions: 
 
 
 class Outcome(NamedTuple):
-    """What a run gave: its score on the validation data, the seconds it trained, and the layers' weights by place."""
+    """What a run gave: its score on the validation data, the seconds it trained since it was last resumed, and the
+    layers' weights by place.
+    """
 
     score: float
     seconds: float

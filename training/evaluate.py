@@ -127,11 +127,17 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
                     ]
                     if senses:
                         lemma = (token["lemma"].lower(), senses[0][-1])
+                        # Its number in the WordNet that the text was labelled by: SemCor's is 3.0, Senseval-2's 1.7.1.
                         is_first = any("1" in sense.split(";") for _, sense in token["senses"])
                         uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
             except (ValueError, KeyError, TypeError) as error:
                 raise TaskDataError(f"{path}, line {number}: no sentence with senses ({error!r})") from error
             yield words, uses
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1, whose products are cosines."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST)
 
 
 def vectors_of_uses(embedder: ElmoEmbedder, path: Path) -> Iterator[tuple[Use, np.ndarray]]:
@@ -144,7 +150,7 @@ def vectors_of_uses(embedder: ElmoEmbedder, path: Path) -> Iterator[tuple[Use, n
         for use in uses:
             vectors = layers[:, use.place].mean(1)
             vectors = np.concatenate([vectors, vectors.mean(0, keepdims=True)])
-            yield use, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST)
+            yield use, unit(vectors)
 
 
 class SeenUses:
@@ -156,21 +162,20 @@ class SeenUses:
             [[sense in use.senses for sense in self.senses] for use, _ in uses], dtype=np.float32
         )
         self.vectors = np.stack([vectors for _, vectors in uses]).astype(np.float32)
+        self.centroids = unit(np.einsum("us,uld->sld", self.has_sense, self.vectors))
 
     def most_frequent(self) -> str:
         return self.senses[self.has_sense.sum(0).argmax()]
 
     def by_centroid(self, vectors: np.ndarray) -> list[str]:
         """By each layer of a use, the sense whose mean vector is nearest."""
-        centroids = np.einsum("us,uld->sld", self.has_sense, self.vectors)
-        centroids /= np.maximum(np.linalg.norm(centroids, axis=-1, keepdims=True), SMALLEST)
-        return [self.senses[best] for best in np.einsum("sld,ld->sl", centroids, vectors).argmax(0)]
+        return [self.senses[best] for best in np.einsum("sld,ld->sl", self.centroids, vectors).argmax(0)]
 
     def by_neighbors(self, vectors: np.ndarray, count: int) -> list[str]:
-        """By each layer of a use, the sense that its nearest uses vote for, by their cosines."""
-        cosines = np.einsum("uld,ld->ul", self.vectors, vectors)
+        """By each layer of a use, the sense that its nearest uses vote for, each with 1 + its cosine."""
+        votes = 1 + np.einsum("uld,ld->ul", self.vectors, vectors)
         found = []
-        for of_layer in cosines.T:
+        for of_layer in votes.T:
             nearest = np.argsort(-of_layer, kind="stable")[:count]
             found.append(self.senses[(of_layer[nearest] @ self.has_sense[nearest]).argmax()])
         return found
@@ -247,11 +252,16 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
     for folder in folders:
         try:
             compared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-            rows += [{"task": folder.name, **{name: row[name] for name in COMPARED}} for row in compared]
+            rows += [{"task": folder.resolve().name, **{name: row[name] for name in COMPARED}} for row in compared]
         except (ValueError, KeyError, TypeError) as error:
             raise TaskDataError(f"{folder}: no comparison of training/compare.py ({error!r})") from error
     if not rows:
         raise TaskDataError(f"{', '.join(map(str, folders))}: no run is finished")
+    (task, fraction, model), times = Counter((row["task"], row["fraction"], row["model"]) for row in rows).most_common(
+        1
+    )[0]
+    if times > 1:
+        raise TaskDataError(f"{task}, {model}, {fraction:.0%} of the data: {times} folders of that name have it")
     return sorted(rows, key=itemgetter("task", "fraction"))
 
 
@@ -279,7 +289,7 @@ def draw_scores(task: str, compared: Rows, folder: Path) -> None:
 
 def mixes(compared: Rows) -> Rows:
     """The layers' shares, for each task, part of its training data, model and place of ELMo."""
-    return [
+    rows = [
         {
             "task": row["task"],
             "training data": row["fraction"],
@@ -290,16 +300,18 @@ def mixes(compared: Rows) -> Rows:
         for row in compared
         for place, shares in row["mix"].items()
     ]
+    if len({len(row) for row in rows}) > 1:
+        raise TaskDataError("biLMs of different numbers of layers: their mixes are no one table")
+    return rows
 
 
-def draw_mixes(rows: Rows, path: Path) -> None:
-    """A panel a place, and a row a task: of the most data, and the model with ELMo at most places."""
+def draw_mixes(compared: Rows, path: Path) -> None:
+    """A panel a place, and a row a task: of its models, that with ELMo at most places and of most data."""
     panels: dict[str, dict[str, list[float]]] = {}
-    places = Counter((row["task"], row["training data"], row["model"]) for row in rows)
-    key = ("task", "training data", "model")
-    for row in sorted(rows, key=lambda row: (row["training data"], places[tuple(row[name] for name in key)])):
-        task, _, _, place, *shares = row.values()
-        panels.setdefault(place, {})[task] = shares  # the last of a task stays
+    for task, rows in groupby(compared, key=itemgetter("task")):
+        drawn = max(rows, key=lambda row: (len(row["mix"]), row["fraction"]))
+        for place, shares in drawn["mix"].items():
+            panels.setdefault(place, {})[task] = shares
     draw_mix({place: panels[place] for place in sorted(panels)}, path)
 
 
@@ -332,6 +344,12 @@ def names_of_layers(lstm_layers: int) -> list[str]:
     return ["characters", *(f"LSTM layer {number}" for number in range(1, lstm_layers + 1))]
 
 
+def at_least_1(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="training/evaluate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -344,9 +362,9 @@ def main(arguments: Sequence[str]) -> int:
         table.add_argument("--output_dir", required=True, type=Path)
     made["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training/compare.py")
     made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
-    made["perplexity"].add_argument("--limit", type=int, help="read so many lines of each text")
+    made["perplexity"].add_argument("--limit", type=at_least_1, help="read so many lines of each text")
     made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
-    made["senses"].add_argument("--neighbors", type=int, default=20, help="nearest uses that vote (default 20)")
+    made["senses"].add_argument("--neighbors", type=at_least_1, default=20, help="nearest uses that vote (default 20)")
     made["tags"].add_argument("--train", required=True, type=Path, help="CoNLL-U, or word and tag columns")
     for name in ("senses", "tags"):
         made[name].add_argument("--test", required=True, type=Path, help="of the same kind, to be scored on")
@@ -363,7 +381,7 @@ def main(arguments: Sequence[str]) -> int:
                 draw_scores(task, list(own_rows), own.output_dir)
             if mixed := mixes(compared):
                 write(mixed, "mixes", own.output_dir)
-                draw_mixes(mixed, own.output_dir / "mixes.png")
+                draw_mixes(compared, own.output_dir / "mixes.png")
         else:
             embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
             names = [*names_of_layers(embedder.model.config.num_hidden_layers), "average"]

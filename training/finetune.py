@@ -418,7 +418,9 @@ class Run:
         return True
 
     def evaluate(self) -> dict[str, Any]:
-        """Scores of the validation and test parts; writes predictions, mix weights and `all_results.json`."""
+        """Scores of the validation and test parts; writes mix weights, predictions and `all_results.json`."""
+        if self.trainer.is_world_process_zero() and (weights := self.model.mix_weights()):
+            write_mix(weights, self.folder)
         for part, examples in self.examples.items():
             if part == "train":
                 continue
@@ -434,8 +436,6 @@ class Run:
         self.trainer.accelerator.wait_for_everyone()  # the first process has written the file
         results = json.loads((self.folder / RESULTS_FILE).read_text(encoding="utf-8"))
         if self.trainer.is_world_process_zero():
-            if weights := self.model.mix_weights():
-                write_mix(weights, self.folder)
             self._write_card(results)
             if self.settings.cache_dir is None:  # no other run finds the layers there
                 shutil.rmtree(self.folder / "cache", ignore_errors=True)

@@ -17,20 +17,22 @@ from typing import Any, NoReturn
 
 import psutil
 
-# Of glibc's mallopt, and how much memory of what was freed stays with the process.
+# Of glibc's mallopt, and how much memory of what was freed stays with the process. Older versions refuse the first of
+# the block sizes from which on memory is the system's own, and take the second.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**31 - 1
+BLOCK_BYTES = (KEPT_BYTES, 2**25)
 
 
-def keep_freed_memory() -> None:
-    """Large blocks that are freed stay with the process, where the C library is glibc.
+def keep_freed_memory() -> bool:
+    """Large blocks that are freed stay with the process, where the C library is glibc; returns whether they do.
 
     Otherwise it gives those of a step back to the system, and the next step waits for their pages to be made again.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-            mallopt(parameter, KEPT_BYTES)
+    if mallopt is None or not any(mallopt(M_MMAP_THRESHOLD, size) for size in BLOCK_BYTES):
+        return False
+    return bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
 
 
 def asked_for(launcher: Sequence[str], script: str) -> int:
