@@ -111,7 +111,10 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                 capsize=3,
                 label=model,
             )
+        parts = sorted({100 * row["fraction"] for row in rows})
         axes.set_xscale("log")
+        axes.set_xticks(parts, [f"{part:g}" for part in parts])
+        axes.set_xticks([], minor=True)
         axes.set_xlabel("% of the training data")
         axes.set_ylabel(f"{metric} × 100")
         axes.legend(fontsize=8)
