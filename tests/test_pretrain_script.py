@@ -158,6 +158,7 @@ def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent
         ("--mode", "sentences"),
         ("--gradient_accumulation_steps", 2, "--lanes", 4, "--workers", 1),
         ("--streaming",),
+        ("--mixed_precision", "bf16"),
     ],
     ids=str,
 )
