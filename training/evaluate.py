@@ -319,15 +319,17 @@ def draw_mixes(compared: Rows, path: Path) -> None:
 
 
 def as_markdown(rows: Rows) -> str:
-    def cell(value: Any) -> str:
+    def cell(name: str, value: Any) -> str:
         if isinstance(value, dict):
             spread = value["standard deviation"]
             return f"{100 * value['mean']:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
         if not isinstance(value, float):
             return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        if name == "gain":  # points, not per cent
+            return f"{100 * value:+.1f}"
         return f"{value:.2f}" if value > 1 else f"{100 * value:.1f} %"
 
-    lines = [[*rows[0]], ["---"] * len(rows[0]), *([cell(value) for value in row.values()] for row in rows)]
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([cell(*item) for item in row.items()] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
