@@ -57,6 +57,15 @@ def test_labels_in_the_picture_hide_no_point_and_no_other_label(tmp_path: Path) 
 
 
 @needs_mini
+def test_a_vector_a_word_gives_related_words_and_never_the_word_itself() -> None:
+    found = demo.static_neighbours(count=20)
+    assert set(found) == set(demo.QUERIES)
+    assert all(len(set(words)) == 20 and word not in words for word, words in found.items())
+    assert {"river", "shore"} & set(found["bank"])
+    assert {"sing", "dance"} <= set(found["play"])
+
+
+@needs_mini
 def test_the_demo_runs_and_writes_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +76,7 @@ def test_the_demo_runs_and_writes_what_it_says(
     assert [line for line in printed.splitlines() if line[:1].isdigit()][-1] == "4. Pictures"
     assert max(map(len, printed.split("\nNext")[0].splitlines())) <= demo.WIDTH
     for word, queries in demo.QUERIES.items():
-        assert f"\n   {word}\n" in printed
+        assert f"\n   {word}\n     one vector a word: " in printed
         assert all(query in printed for query in queries)
     assert printed.count("% right") == 2
     for name in ("senses.png", "mix_weights.png"):

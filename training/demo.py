@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 from modeling_elmo import MINI, ElmoEmbedder
 from modeling_elmo.embedding import EmbeddingError
 from modeling_elmo.neighbors import Uses, mark
+from modeling_elmo.scoring import load_scorer
 
 SAMPLE = Path(__file__).parent / "sample"
 OUTPUT = Path("demo")
@@ -49,6 +50,7 @@ QUERIES = {
 }
 PICTURED = ("bank", "present", "play")
 SHOWN = 3
+FREQUENT = 10_000
 
 # Enough epochs for the tagger without ELMo to come to rest too.
 EPOCHS = 60
@@ -104,15 +106,15 @@ def vectors_of(uses: Sequence[Use], embedder: ElmoEmbedder) -> np.ndarray:
     return np.stack([array[:, use.position] for use, array in zip(uses, arrays, strict=True)], axis=1)
 
 
-def lookalikes(uses: Sequence[Use], embedder: ElmoEmbedder, count: int = 6) -> dict[str, list[str]]:
-    """The nearest other words of the sample by the character layer, which sees a word alone."""
-    vocabulary = sorted({word.lower() for use in uses for word in use.words if word.isalpha()})
-    vectors = unit(np.stack([array[0, 0] for array in embedder.embed([word] for word in vocabulary)]))
+def static_neighbours(count: int = 6) -> dict[str, list[str]]:
+    """The nearest frequent words by the softmax's vectors, of which a word has one for all its uses, as in GloVe."""
+    model, tokenizer = load_scorer(MINI)
+    vectors = unit(model.softmax.weight[:FREQUENT].detach().numpy())  # in order of frequency
     found = {}
     for word in QUERIES:
-        place = vocabulary.index(word)
+        place = tokenizer.convert_tokens_to_ids(word)
         order = np.argsort(-(vectors @ vectors[place]))
-        found[word] = [vocabulary[other] for other in order if other != place][:count]
+        found[word] = tokenizer.convert_ids_to_tokens([number for number in order.tolist() if number != place][:count])
     return found
 
 
@@ -132,13 +134,13 @@ def chance(uses: Sequence[Use]) -> float:
     )
 
 
-def show_neighbours(uses: Sequence[Use], embedder: ElmoEmbedder, corpus: Path) -> None:
+def show_neighbours(uses: Sequence[Use], corpus: Path) -> None:
     with quietly():
         index = Uses(corpus, MINI)
-    by_characters = lookalikes(uses, embedder)
+    of_word = static_neighbours()
     for word, queries in QUERIES.items():
         print(f"\n   {word}")
-        print(f"     by characters, in any sentence: {', '.join(by_characters[word])}")
+        print(f"     one vector a word: {', '.join(of_word[word])}")
         for query in queries:
             print(f"     {query}")
             for neighbor in index.nearest(query, SHOWN):
@@ -219,12 +221,12 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     )
     print("\n2. The nearest neighbours of a word, as in Table 4 of the paper")
     say(
-        """By its characters a word has the same neighbours in any sentence, as it has in a table of word vectors such
-        as GloVe. (There they are related words. Here they are those of the sample that its character layer finds most
-        alike.) By the top layer, the nearest uses depend on the sentence. After the cosine stands the sense, by our
-        own label, which the model never saw."""
+        f"""Where a word has one vector, as in GloVe, it has the same neighbours in any sentence, of all its senses or
+        of the most frequent one. elmo-mini has such vectors too, those by which its language models predict words;
+        shown are the nearest among {FREQUENT:,} frequent words. By the top layer, the nearest uses depend on the
+        sentence. After the cosine stands the sense, by our own label, which the model never saw."""
     )
-    show_neighbours(uses, embedder, corpus)
+    show_neighbours(uses, corpus)
     print()
     by_layer = ", ".join(f"{same_sense(uses, vectors[layer])} times by layer {layer}" for layer in range(1, layers))
     say(
