@@ -289,10 +289,13 @@ class ElmoConfig(PreTrainedConfig):
         """Saves the config with the whole `auto_map` and, where the folder has none yet, a tokenizer.
 
         Every saved folder can thus be loaded through every auto class: the spelling of words in bytes is part of the
-        architecture and needs no vocabulary. A dictionary only its own tokenizer has, which must be saved too.
+        architecture and needs no vocabulary. A dictionary, or the words that a task model has vectors of, only its own
+        tokenizer has, which must be saved too.
         """
         self.auto_map = dict(AUTO_MAP)
-        if self.spelling == "bytes" and not os.path.isfile(os.path.join(save_directory, "tokenizer_config.json")):
+        has_word_vectors = self.word_vector_dim > 0 and self.architectures != ["ElmoModel"]
+        needs_no_vocabulary = self.spelling == "bytes" and not has_word_vectors
+        if needs_no_vocabulary and not os.path.isfile(os.path.join(save_directory, "tokenizer_config.json")):
             ElmoTokenizer(max_characters_per_token=self.max_characters_per_token).save_pretrained(save_directory)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 

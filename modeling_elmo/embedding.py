@@ -880,7 +880,7 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
 
     with _appears_whole(report.output, parts) as unfinished:
         FORMATS[report.output.suffix.lower()].write(unfinished, rows())
-    shutil.rmtree(parts)
+    shutil.rmtree(parts, ignore_errors=True)  # another run may be writing the same there
 
 
 __all__ = ["ElmoEmbedder", "Embedded", "EmbeddingError", "Protein", "Report", "embed_corpus"]

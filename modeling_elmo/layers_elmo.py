@@ -176,6 +176,8 @@ class ElmoCharacterEncoder(nn.Module):
 class WordCache(Derived):
     """The vectors of words seen in earlier batches: exact, bounded, and forgotten when the weights change.
 
+    A change through `parameter.data` is noticed by a sample of the larger weights (`Derived`).
+
     Args:
         row_dtype: a type that every number of a word's row fits.
     """
@@ -185,17 +187,20 @@ class WordCache(Derived):
         self._row_dtype = row_dtype
         self._slots: dict[int, int] = {}
 
+    def __reduce__(self) -> tuple:
+        return type(self), (self._row_dtype,)
+
     # What is kept may be used where gradients are recorded later, which tensors made in inference mode may not.
     @torch.inference_mode(False)
     @torch.no_grad()
     def look_up(self, encoder: ElmoCharacterEncoder, rows: Tensor, keys: Tensor) -> Tensor:
         """The vectors of the words with these rows (U, C), for the encoder, and their 64-bit hashes (U,): (U, P)."""
-        with self.lock:
+        with self.renewal(encoder.parameters()) as is_stale:
+            if is_stale:
+                self._slots = {}
             return self._look_up(encoder, rows, keys)
 
     def _look_up(self, encoder: ElmoCharacterEncoder, rows: Tensor, keys: Tensor) -> Tensor:
-        if self.is_stale(encoder.parameters()):
-            self._slots = {}
         slots = torch.tensor([self._slots.get(key, -1) for key in keys.tolist()], dtype=torch.long)
         known = slots >= 0
         if self._slots:
@@ -218,9 +223,9 @@ class WordCache(Derived):
             self._vectors = vectors.new_empty(capacity, vectors.shape[1])
             self._rows = rows.new_empty(capacity, rows.shape[1], dtype=self._row_dtype)
         first = len(self._slots)
-        self._slots.update(zip(keys, range(first, first + len(keys)), strict=True))
         self._vectors[first : first + len(keys)] = vectors
         self._rows[first : first + len(keys)] = rows
+        self._slots.update(zip(keys, range(first, first + len(keys)), strict=True))
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

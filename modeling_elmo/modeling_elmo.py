@@ -285,7 +285,7 @@ class ElmoModel(ElmoPreTrainedModel):
         distinct, index, keys = distinct_rows(rows[packing.forward_index])
         flat = mask.new_zeros(mask.numel(), dtype=torch.long).index_copy(0, packing.forward_index, index)
         words = self.char_encoder.encode_distinct(distinct, keys)  # (U, P)
-        start_states = self._initial_states(states, len(packing.order), words)
+        start_states = self._initial_states(states, len(packing.order))
         indices = (packing.forward_index, packing.backward_index)
         results = self._read(words, torch.stack([flat[index] for index in indices]), start_states, packing)
         directions, final_states = zip(*results, strict=True)
@@ -328,7 +328,7 @@ class ElmoModel(ElmoPreTrainedModel):
         """
         packing = pack(mask)
         words = self.char_encoder(self._rows(char_ids, input_ids))
-        start_states = self._initial_states(states, len(packing.order), words)
+        start_states = self._initial_states(states, len(packing.order))
         index = word_index.flatten(1)[:, packing.forward_index]  # (2, N)
         results = self._read(words, index, start_states, packing)
         outputs, final_states = zip(*((layers[-1], final) for layers, final in results), strict=True)
@@ -424,12 +424,16 @@ class ElmoModel(ElmoPreTrainedModel):
             raise ValueError("states are carried from sentence to sentence of a row: rows cannot be pairs")
         return char_ids.any(-1) if attention_mask is None else attention_mask.bool()
 
-    def _initial_states(self, states: States | None, sentences: int, like: Tensor) -> States:
-        """Given states for the first sentences, zeros for the rest: (2, L, S', P) and (2, L, S', M), S' >= S."""
+    def _initial_states(self, states: States | None, sentences: int) -> States:
+        """Given states for the first sentences, zeros for the rest: (2, L, S', P) and (2, L, S', M), S' >= S.
+
+        They are as exact as the weights, under autocast too.
+        """
         config = self.config
         sizes = (config.projection_dim, config.cell_dim)
         leading = (2, config.num_hidden_layers)
         if states is None:
+            like = next(self.forward_lm.parameters())
             hidden, cell = (like.new_zeros(*leading, sentences, size) for size in sizes)
             return hidden, cell
         if any(
@@ -533,6 +537,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
 
     In training mode the softmax is sampled, with `config.num_negatives` words; otherwise, and where the vocabulary has
     no more words than that, it is full.
+
+    Under `Trainer`, batches that make a step together count alike, whatever their numbers of words. Under
+    training/pretrain.py, words do.
     """
 
     # Trainer counts labels; there is one prediction less in every sentence.
@@ -683,6 +690,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             mask = inputs["attention_mask"].bool()
             both = mask[:, 1:] & mask[:, :-1]
             ids = inputs["input_ids"]
+            ids = ids.where(ids != tokenizer.pad_token_id, tokenizer.unk_token_id)  # a word of the text may read so
             left = self.softmax.log_probabilities(forward[:, :-1][both], ids[:, 1:][both]).cpu()
             right = self.softmax.log_probabilities(backward[:, 1:][both], ids[:, :-1][both]).cpu()
         finally:
@@ -724,7 +732,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
 class ElmoTaskModel(ElmoPreTrainedModel):
     """What the task models share: word vectors and ELMo vectors, at the places that the config names."""
 
-    # Losses are means over the batch, which Trainer divides by its accumulation steps.
+    # Losses are means over the batch's rows, which Trainer divides by its accumulation steps. A model whose loss is a
+    # mean over words takes the number of words of the whole step instead.
     accepts_loss_kwargs = False
 
     def __init__(self, config: ElmoConfig) -> None:
@@ -1006,7 +1015,7 @@ class ElmoForSequenceClassification(ElmoSequenceEncoder):
                 loss = F.mse_loss(logits.view(labels.shape), labels.to(logits.dtype))
             elif self.config.problem_type == "single_label_classification":
                 _check_labels(labels, self.config.num_labels)
-                loss = F.cross_entropy(logits, labels)
+                loss = _mean_loss(logits, labels)
             else:
                 loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
             loss = loss + self._penalty()
@@ -1060,7 +1069,7 @@ class ElmoForMultipleChoice(ElmoSequenceEncoder):
         loss = None
         if labels is not None:
             _check_labels(labels, choices)
-            loss = F.cross_entropy(logits, labels) + self._penalty()
+            loss = _mean_loss(logits, labels) + self._penalty()
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
 
 
@@ -1112,6 +1121,7 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         super().__init__(config)
         self.classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
         self.crf = LinearChainCrf(config.num_labels) if config.use_crf else None
+        self.accepts_loss_kwargs = not config.use_crf  # a CRF's loss is of sentences
         self.post_init()
 
     @can_return_tuple
@@ -1123,6 +1133,7 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         token_type_ids: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         return_dict: bool | None = None,
     ) -> ElmoTokenClassifierOutput:
         r"""
@@ -1133,6 +1144,8 @@ class ElmoForTokenClassification(ElmoWordEncoder):
                 What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
             labels (`(B, T)`, *optional*):
                 Numbers of labels, -100 for sentence markers, padding and whatever has none.
+            num_items_in_batch (`int`, *optional*):
+                How many words of a whole step have labels, when it is made of several batches; a CRF does not use it.
         """
         emissions, position, mask = self._emissions(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
         assert char_ids is not None
@@ -1142,10 +1155,9 @@ class ElmoForTokenClassification(ElmoWordEncoder):
             _check_labels(labels, self.config.num_labels)
             wanted = labels.gather(1, position).masked_fill(~mask, IGNORED)
             if self.crf is not None:
-                loss = self.crf.loss(emissions, mask, wanted, IGNORED) / max(len(labels), 1)
+                loss = self.crf.loss(emissions, mask, wanted, IGNORED) / max(len(labels), 1) + self._penalty()
             else:
-                loss = _word_loss(emissions, wanted)
-            loss = loss + self._penalty()
+                loss = _word_loss(emissions, wanted, self._penalty(), num_items_in_batch)
         if self.training:
             return ElmoTokenClassifierOutput(loss=loss, logits=_put(emissions, position, mask, shape, 0.0))
         scores = self._decoding_scores(emissions)
@@ -1228,6 +1240,8 @@ class Role(NamedTuple):
 class ElmoForSemanticRoleLabeling(ElmoTaskModel):
     """Who did what to whom: the words' roles for one predicate of a sentence, in BIO labels (He et al., 2017)."""
 
+    accepts_loss_kwargs = True
+
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.predicate_embeddings = nn.Embedding(2, PREDICATE_DIM)
@@ -1247,6 +1261,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         bilm_layers: Tensor | None = None,
         predicate_index: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         return_dict: bool | None = None,
     ) -> ElmoSemanticRoleLabelerOutput:
         r"""
@@ -1259,6 +1274,8 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
                 Where the predicate is in each row, `<S>` included: the first word is at 1.
             labels (`(B, T)`, *optional*):
                 Numbers of labels, -100 for sentence markers, padding and whatever has none.
+            num_items_in_batch (`int`, *optional*):
+                How many words of a whole step have labels, when it is made of several batches.
         """
         (text,), (position,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
         is_predicate = _predicates(predicate_index, position, text.mask)
@@ -1273,7 +1290,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         if labels is not None:
             _check_labels(labels, self.config.num_labels)
             wanted = labels.gather(1, position).masked_fill(~text.mask, IGNORED)
-            loss = _word_loss(log_p, wanted) + self._penalty()
+            loss = _word_loss(log_p, wanted, self._penalty(), num_items_in_batch)
         output = ElmoSemanticRoleLabelerOutput(loss=loss, logits=_put(log_p, position, text.mask, shape, 0.0))
         if not self.training:
             names = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
@@ -1504,7 +1521,7 @@ def _position_loss(logits: Tensor, wanted: Tensor, is_context: Tensor, name: str
     if bool((known & ~inside).any()):
         outside = wanted[known & ~inside][0].item()
         raise ValueError(f"`{name}` must be positions of words of the context, or {IGNORED}; got {outside}")
-    return F.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum") / known.sum().clamp(min=1)
+    return _mean_loss(logits, wanted)
 
 
 def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: float) -> Tensor:
@@ -1514,10 +1531,21 @@ def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: 
     return whole.scatter(1, index, torch.where(mask[..., None], rows, rows.new_full((), fill)))
 
 
-def _word_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """-log p of the words' labels (B, T') by their scores (B, T', K), the mean over those that have one."""
-    loss = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+def _mean_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """-log p of labels (N,) by their scores (N, K), the mean over those that are there; 0 if none is."""
+    loss = F.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
     return loss / (labels != IGNORED).sum().clamp(min=1)
+
+
+def _word_loss(
+    scores: Tensor, labels: Tensor, penalty: Tensor | float, num_items_in_batch: Tensor | int | None
+) -> Tensor:
+    """-log p of labels (B, T') by scores (B, T', K), the mean over the words that have one, plus a penalty.
+
+    Of a batch that makes a step with others, whose labels are `num_items_in_batch` in all: its share of that.
+    """
+    loss = _mean_loss(scores.flatten(0, 1), labels.flatten()) + penalty
+    return loss if num_items_in_batch is None else loss * ((labels != IGNORED).sum() / max(num_items_in_batch, 1))
 
 
 def _check_labels(labels: Tensor, count: int) -> None:

@@ -36,6 +36,7 @@ from transformers import AutoModel
 
 from .embedding import (
     ElmoEmbedder,
+    EmbeddingError,
     Report,
     StrPath,
     embed_corpus,
@@ -149,15 +150,19 @@ class Uses:
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):
                 raise NeighborError(f"{folder}: the index cannot be written there; choose another folder with --index")
-            self.report = embed_corpus(
-                str(corpus),
-                model,
-                self.index,
-                layers=str(self.embedder.layers),
-                dtype=DTYPE,
-                tokenized=tokenized,
-                column=column,
-            )
+            try:
+                self.report = embed_corpus(
+                    str(corpus),
+                    model,
+                    self.index,
+                    layers=str(self.embedder.layers),
+                    dtype=DTYPE,
+                    tokenized=tokenized,
+                    column=column,
+                )
+            except (OSError, EmbeddingError):
+                if not self.index.exists():  # otherwise another process was faster, and has taken the shards away
+                    raise
 
     def nearest(self, sentence: str, count: int = 10, any_word: bool = False, exact: bool = False) -> list[Neighbor]:
         """The uses nearest to the word in [brackets], of the same word, in upper or lower case, or of any.

@@ -7,6 +7,7 @@ in which padded words leave the states alone.
 Shapes: B batch, T words, C characters a word, P projection, M memory cells, L LSTM layers.
 """
 
+import copy
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +33,7 @@ class TraceableElmo(nn.Module):
         super().__init__()
         if model.config.word_embedding_dim:
             raise ValueError("a model with word embeddings cannot be exported: the graph reads characters alone")
-        self.model = model.eval().requires_grad_(False)
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)  # the model itself may be trained on
 
     def forward(self, char_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         mask = attention_mask.bool()

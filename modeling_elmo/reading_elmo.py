@@ -185,7 +185,8 @@ class ParagraphReader(nn.Module):
         """Every word of the context with the others that it attends to: (B, T, 2H)"""
         modelled = self.dropout(self.modeller(self.dropout(merged), mask))
         itself = torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
-        scores = self.self_similarity(modelled, modelled).masked_fill(itself, torch.finfo(modelled.dtype).min)
+        scores = self.self_similarity(modelled, modelled)
+        scores = scores.masked_fill(itself, torch.finfo(scores.dtype).min)
         found = attend(scores, mask).masked_fill(itself, 0.0) @ modelled  # a single word has no others
         return F.relu(self.self_merge(torch.cat([modelled, found, modelled * found], dim=-1)))
 

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Barrier, Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -240,24 +241,37 @@ def trained_recurrence(
 Result = TypeVar("Result")
 
 
+def _use_threads(count: int) -> None:
+    """Has torch use so many threads in the calling one."""
+    torch.get_num_threads()  # the first call in a thread takes the default, and would undo the next line later
+    torch.set_num_threads(count)
+
+
 class _Pool:
-    """Two threads, each with half of torch's threads, made when first needed and anew after a fork."""
+    """Two threads, each with half of torch's threads, made when first needed and anew after a fork.
+
+    Callers may be threads too, each with a number of torch's threads of its own: there is a pair for each number.
+    """
 
     def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
-        self._made_for = (0, 0)
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)  # a child has neither the threads nor who holds the lock
+
+    def _forget(self) -> None:
+        self._executors: dict[int, ThreadPoolExecutor] = {}
+        self._lock = Lock()
 
     def executor(self) -> ThreadPoolExecutor:
         threads = torch.get_num_threads()
-        if self._executor is None or self._made_for != (os.getpid(), threads):
-            if self._executor is not None and self._made_for[0] == os.getpid():
-                self._executor.shutdown(wait=False)
-            self._executor = ThreadPoolExecutor(2, "elmo", torch.set_num_threads, (threads // 2,))
-            barrier = Barrier(2)  # both threads exist before the line after the next
-            list(self._executor.map(lambda _: barrier.wait(), range(2)))
-            torch.set_num_threads(threads)  # the default of threads to come, which the initializer changed
-            self._made_for = (os.getpid(), threads)
-        return self._executor
+        with self._lock:
+            if threads not in self._executors:
+                executor = ThreadPoolExecutor(2, "elmo", _use_threads, (threads // 2,))
+                barrier = Barrier(2)  # both threads exist before the line after the next
+                list(executor.map(lambda _: barrier.wait(), range(2)))
+                torch.set_num_threads(threads)  # the default of threads to come, which the initializer changed
+                self._executors[threads] = executor
+            return self._executors[threads]
 
 
 _pool = _Pool()
@@ -268,7 +282,7 @@ def side_by_side(first: Callable[[], Result], second: Callable[[], Result]) -> l
 
     Two products on one core each beat one product on two cores: no core waits for the other at every step.
     """
-    if torch.get_num_threads() == 1:
+    if torch.get_num_threads() == 1 or torch.is_autocast_enabled("cpu"):  # which other threads would not know of
         return [first(), second()]
     is_inference = torch.is_inference_mode_enabled()
 
@@ -314,6 +328,7 @@ class _TrainSideBySide(torch.autograd.Function):
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple:
         first = len(ctx.outputs[0])
         gradients_of = (d_outputs[:first], d_outputs[first:])
+        is_kept = torch._C._autograd._get_current_graph_task_keep_graph()  # for another backward pass
 
         def call(side: int) -> list[Tensor | None]:
             everything = (*ctx.graphs[side], *ctx.parameters[side])
@@ -326,11 +341,12 @@ class _TrainSideBySide(torch.autograd.Function):
             if not wanted or not known:
                 return [None] * len(everything)
             outputs, gradients = zip(*known, strict=True)
-            # Whether the outer graph is kept is not known here; if it is not, this one goes with it.
-            found = iter(torch.autograd.grad(outputs, wanted, gradients, retain_graph=True, allow_unused=True))
+            found = iter(torch.autograd.grad(outputs, wanted, gradients, retain_graph=is_kept, allow_unused=True))
             return [next(found) if tensor.requires_grad else None for tensor in everything]
 
         sides = list(_pool.executor().map(call, range(2)))
+        if not is_kept:  # the loss may live on, and should not keep all activations alive
+            ctx.graphs = ctx.outputs = None
         count = ctx.count
         of_inputs = [
             second if first is None else first if second is None else first + second
@@ -365,7 +381,9 @@ ROW_UNIT = 64
 CACHED_WEIGHTS = 1 << 22
 # Parts of a large matrix that one row is multiplied with, each by one core: as many as were fastest for `original`.
 COLUMN_BLOCKS = 8
-# Weights sampled to notice changes made behind autograd's back, through `parameter.data`.
+# Weights compared to notice changes made behind autograd's back, through `parameter.data`: all of a small tensor, of
+# a larger one a sample.
+MOST_COMPARED = 1 << 13
 SAMPLED_WEIGHTS = 64
 
 
@@ -385,30 +403,38 @@ class Derived:
     """Something made from parameters and kept while they stay the same; neither copied nor pickled with a model."""
 
     def __init__(self) -> None:
-        self.lock = Lock()  # for whoever makes or replaces it: a model may be used by several threads
+        self._lock = Lock()  # a model may be used by several threads
         self._mark: list[tuple[int, int]] = []
         self._views: list[Tensor] = []
         self._sample = torch.empty(0)
 
     def __deepcopy__(self, memo: dict) -> "Derived":
-        return type(self)()
+        made_by, arguments = self.__reduce__()
+        return made_by(*arguments)
 
     def __reduce__(self) -> tuple:
         return type(self), ()
 
-    def is_stale(self, parameters: Iterable[Tensor]) -> bool:
-        """Whether the parameters are others than at the last call, or have changed since."""
-        parameters = list(parameters)
-        mark = [
-            (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version) for parameter in parameters
-        ]
-        if mark == self._mark and torch.equal(torch.cat(self._views), self._sample):
-            return False
-        self._mark = mark
-        flat = [parameter.detach().flatten() for parameter in parameters]
-        self._views = [values[:: max(1, len(values) // SAMPLED_WEIGHTS)] for values in flat]
-        self._sample = torch.cat(self._views)
-        return True
+    @contextmanager
+    def renewal(self, parameters: Iterable[Tensor]) -> Iterator[bool]:
+        """Tells whether the parameters are others than at the last time, or have changed since, so that what is made
+        of them must be made again: by the body, in one thread at a time. If that is stopped, it is told again.
+        """
+        with self._lock:
+            parameters = list(parameters)
+            mark = [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in parameters]
+            if mark == self._mark and torch.equal(torch.cat(self._views), self._sample):
+                yield False
+                return
+            self._mark = []
+            flat = [parameter.detach().flatten() for parameter in parameters]
+            self._views = [
+                values if len(values) <= MOST_COMPARED else values[:: len(values) // SAMPLED_WEIGHTS]
+                for values in flat
+            ]
+            self._sample = torch.cat(self._views)
+            yield True
+            self._mark = mark
 
 
 class _Matrix:
@@ -443,8 +469,8 @@ class _PackedWeight(Derived):
     """A weight laid out for fast products."""
 
     def matrix(self, weight: Tensor) -> _Matrix:
-        with self.lock:
-            if self.is_stale([weight]):
+        with self.renewal([weight]) as is_stale:
+            if is_stale:
                 self._matrix = _Matrix(weight.detach())
             return self._matrix
 
@@ -502,8 +528,8 @@ class PackedLayer(Derived):
 
     def refresh(self, weights: LayerWeights) -> None:
         """Forgets what was made of other weights than these."""
-        with self.lock:
-            if self.is_stale(weights):
+        with self.renewal(weights) as is_stale:
+            if is_stale:
                 copies = _with_logistic_gates(weights)
                 self.bias = copies.bias
                 self.inputs = _Matrix(copies.inputs)
@@ -583,8 +609,8 @@ class CompiledLayer(Derived):
 
     def refresh(self, weights: LayerWeights) -> None:
         """Forgets what was made of other weights than these."""
-        with self.lock:
-            if self.is_stale(weights):
+        with self.renewal(weights) as is_stale:
+            if is_stale:
                 kernel = _compiled_kernel()
                 assert kernel is not None
                 copies = _with_logistic_gates(weights)
@@ -621,8 +647,8 @@ class PairedLayer(Derived):
 
     def refresh(self, forward: LayerWeights, backward: LayerWeights) -> None:
         """Forgets what was made of other weights than these."""
-        with self.lock:
-            if self.is_stale((*forward, *backward)):
+        with self.renewal((*forward, *backward)) as is_stale:
+            if is_stale:
                 copies = [_with_logistic_gates(weights) for weights in (forward, backward)]
                 self.bias = [weights.bias for weights in copies]
                 self.inputs = [_Matrix(weights.inputs) for weights in copies]

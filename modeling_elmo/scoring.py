@@ -51,7 +51,7 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
 
 def _read_lines(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
     """The words of every line that has some."""
-    with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8") as file:
+    with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8-sig") as file:
         for line in file:
             words = line.split() if tokenized else tokenizer.tokenize(line)
             if words:

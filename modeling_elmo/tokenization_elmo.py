@@ -175,7 +175,8 @@ class WordEncoding:
     def padded(self, padding: tuple[int, int], special: tuple[str, str, str]) -> None:
         """Takes the padding tokens on the left and on the right, and the words that begin, end and pad a row."""
         self._padding, self._special = padding, special
-        self.__dict__.pop("offsets", None)
+        for name in ("offsets", "_word_ids", "_sequence_ids"):
+            self.__dict__.pop(name, None)
 
     def _row(self, columns: Iterable[list], begin: Any, end: Any, padding: Any) -> list:
         markers = ([begin], [end]) if self.wraps else ([], [])
@@ -187,13 +188,21 @@ class WordEncoding:
     def tokens(self) -> list[str]:
         return self._row(self.segments, *self._special)
 
+    @functools.cached_property
+    def _word_ids(self) -> list[int | None]:
+        return self._row([list(range(len(words))) for words in self.segments], None, None, None)
+
+    @functools.cached_property
+    def _sequence_ids(self) -> list[int | None]:
+        return self._row([[index] * len(words) for index, words in enumerate(self.segments)], None, None, None)
+
     @property
     def word_ids(self) -> list[int | None]:
-        return self._row([list(range(len(words))) for words in self.segments], None, None, None)
+        return list(self._word_ids)
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        return self._row([[index] * len(words) for index, words in enumerate(self.segments)], None, None, None)
+        return list(self._sequence_ids)
 
     @functools.cached_property
     def offsets(self) -> list[Span]:
@@ -201,16 +210,16 @@ class WordEncoding:
         return self._row(spans, (0, 0), (0, 0), (0, 0))
 
     def token_to_sequence(self, token: int) -> int | None:
-        return self.sequence_ids[token]
+        return self._sequence_ids[token]
 
     def token_to_word(self, token: int) -> int | None:
-        return self.word_ids[token]
+        return self._word_ids[token]
 
     def token_to_chars(self, token: int) -> Span | None:
-        return None if self.word_ids[token] is None else self.offsets[token]
+        return None if self._word_ids[token] is None else self.offsets[token]
 
     def word_to_tokens(self, word: int, sequence: int = 0) -> Span | None:
-        places = zip(self.word_ids, self.sequence_ids, strict=True)
+        places = zip(self._word_ids, self._sequence_ids, strict=True)
         found = next((token for token, place in enumerate(places) if place == (word, sequence)), None)
         return None if found is None else (found, found + 1)
 
@@ -219,7 +228,7 @@ class WordEncoding:
         return None if tokens is None else self.offsets[tokens[0]]
 
     def char_to_token(self, character: int, sequence: int = 0) -> int | None:
-        of_tokens = enumerate(zip(self.offsets, self.sequence_ids, strict=True))
+        of_tokens = enumerate(zip(self.offsets, self._sequence_ids, strict=True))
         inside = (
             token for token, ((start, end), place) in of_tokens if place == sequence and start <= character < end
         )
@@ -227,7 +236,7 @@ class WordEncoding:
 
     def char_to_word(self, character: int, sequence: int = 0) -> int | None:
         token = self.char_to_token(character, sequence)
-        return None if token is None else self.word_ids[token]
+        return None if token is None else self._word_ids[token]
 
 
 class ElmoTokenizer(PreTrainedTokenizer):

@@ -189,6 +189,11 @@ def test_words_outside_the_vocabulary_are_read_as_spelled_and_predicted_as_unkno
     assert window.labels.tolist() == [[[tokenizer.unk_token_id]], [[tokenizer.convert_tokens_to_ids("0.0")]]]
 
 
+def test_a_word_that_reads_like_padding_is_predicted_as_unknown(tokenizer):
+    window = encode_window([["<S>"], ["</S>"]], [["<pad>"], ["<pad>"]], tokenizer)
+    assert window.labels.tolist() == [[[tokenizer.unk_token_id]]] * 2
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_counting_counts_every_word(processes, streaming, tokenizer, monkeypatch):

@@ -165,6 +165,13 @@ def test_the_traceable_form_gives_the_models_vectors(mix, clips, tokenizer):
     torch.testing.assert_close(layers, torch.stack(expected.hidden_states, 1), atol=TOLERANCE, rtol=0)
 
 
+def test_an_exported_model_can_be_trained_on():
+    model = ElmoModel(ElmoConfig(**SIZES)).train()
+    TraceableElmo(model)
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
 def test_an_exported_program_takes_other_batches_and_lengths(model, tokenizer):
     program = export_program(model).module()
     for sentences in (SENTENCES, SENTENCES[:1], ["one", "two words"] * 5):

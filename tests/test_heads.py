@@ -464,6 +464,58 @@ def test_without_a_crf_the_loss_is_the_mean_cross_entropy(tokenizer):
     torch.testing.assert_close(output.loss, expected)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_without_any_label_the_loss_is_zero(head, tokenizer):
+    inputs = encode(head, tokenizer, return_special_tokens_mask=True)
+    labels = torch.full_like(labels_for(head, {**inputs, "special": inputs.pop("special_tokens_mask")}), IGNORED)
+    assert build(head)(**inputs, labels=labels).loss.item() == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_train_and_evaluate_under_autocast(head, threads, tokenizer):
+    inputs = encode(head, tokenizer, return_special_tokens_mask=True)
+    labels = labels_for(head, {**inputs, "special": inputs.pop("special_tokens_mask")})
+    model, before = build(head), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for is_training in (True, False):
+            with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(is_training):
+                loss = model.train(is_training)(**inputs, labels=labels).loss
+            assert loss.isfinite()
+            if is_training:
+                loss.backward()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("head", ["tagger", "srl"])
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 4)])
+def test_under_trainer_accumulated_small_batches_of_words_equal_one_big_batch(head, sizes, tokenizer, tmp_path):
+    rows = [{**row, "predicate_index": 1} if head == "srl" else row for row in tagged_rows(tokenizer)]
+    found = []
+    for batch, steps in ((4, 1), sizes):
+        model = build(head, use_crf=False, head_dropout=0.0, elmo_dropout=0.0, dropout=0.0, mix_l2=0.1)
+        settings = TrainingArguments(
+            str(tmp_path),
+            max_steps=1,
+            learning_rate=1.0,
+            optim="sgd",
+            max_grad_norm=0,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=steps,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        collator = DataCollatorForTokenClassification(tokenizer)
+        Trainer(model, settings, collator, Dataset.from_list(rows)).train()
+        found.append(model.state_dict())
+    for name, values in found[0].items():
+        torch.testing.assert_close(values, found[1][name], atol=TOLERANCE, rtol=0, msg=name)
+
+
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "srl"])  # which has a predicate in every text
 def test_empty_texts_are_read(head, tokenizer):
     model = build(head)

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -662,6 +663,32 @@ def test_autocast_runs_forward_and_backward(tokenizer):
         output = model(**encode(tokenizer), use_cache=True)
     output.last_hidden_state.float().sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_under_autocast_carried_states_are_as_exact_as_the_weights(tokenizer):
+    model, inputs = make_model(), encode(tokenizer)
+    zeros = tuple(torch.zeros(2, 2, len(SENTENCES), size) for size in (6, 10))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        new, given = (model(**inputs, states=states, use_cache=True).states for states in (None, zeros))
+    for state, expected in zip(new, given, strict=True):
+        assert state.dtype == torch.float32
+        assert torch.equal(state, expected)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "torch.save"])
+def test_a_copy_of_a_model_gives_the_same_vectors_and_is_its_own(how, tokenizer, tmp_path):
+    model, inputs = make_model(), encode(tokenizer)
+    expected = run(model, inputs).last_hidden_state
+    if how == "deepcopy":
+        copied = copy.deepcopy(model)
+    elif how == "pickle":
+        copied = pickle.loads(pickle.dumps(model))
+    else:
+        torch.save(model, tmp_path / "model.pt")
+        copied = torch.load(tmp_path / "model.pt", weights_only=False)  # written above
+    with torch.no_grad():
+        model.char_encoder.char_embedding.weight.zero_()
+    torch.testing.assert_close(run(copied, inputs).last_hidden_state, expected, atol=BATCH_TOLERANCE, rtol=0)
 
 
 def test_device_map_loads_and_runs(tmp_path, tokenizer):

@@ -193,6 +193,20 @@ def test_an_index_that_was_interrupted_goes_on(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_an_index_that_another_process_made_meanwhile_is_taken(
+    folder: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = embedding._merge
+
+    def too_late(parts: Path, *more: Any) -> None:
+        merge(parts, *more)  # as the other process does: the index is there, and the shards are gone
+        merge(parts, *more)
+
+    monkeypatch.setattr(embedding, "_merge", too_late)
+    uses = Uses(corpus, folder)
+    assert len(uses.nearest(QUERY, 100)) == len(expected(folder, "top", any_word=False))
+
+
 # ----------------------------------------------------------------------------------------------------------- lists
 
 

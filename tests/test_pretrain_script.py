@@ -361,7 +361,9 @@ def test_tuning_with_another_vocabulary_keeps_the_rows_of_known_words(trained, t
     for word in ("cat", ".", "</S>"):
         new_row, old_row = tokenizer.convert_tokens_to_ids(word), had.convert_tokens_to_ids(word)
         assert torch.equal(model.softmax.weight[new_row], old.softmax.weight[old_row])
-    assert model.softmax.weight[tokenizer.convert_tokens_to_ids("unheard")].abs().sum() > 0
+    unheard = tokenizer.convert_tokens_to_ids("unheard")
+    assert model.softmax.weight[unheard].abs().sum() > 0
+    assert model.softmax.bias[unheard] == model.softmax.initial_bias()[unheard]
     assert torch.equal(
         model.elmo.forward_lm.layers[0].projection.weight, old.elmo.forward_lm.layers[0].projection.weight
     )
@@ -434,6 +436,14 @@ def test_bad_settings_are_refused_in_one_line(more, message, text, tmp_path, cap
     errors = capsys.readouterr().err.strip().splitlines()
     assert errors[-1].startswith("error: ")
     assert message in errors[-1]
+
+
+def test_checkpoints_are_not_removed_for_a_run_that_cannot_begin(trained, text, tmp_path, capsys):
+    shutil.copytree(trained / "checkpoint-20", tmp_path / "checkpoint-20")
+    missing = (str(tmp_path / "missing.txt"), text[1])
+    assert pretrain.main(arguments(missing, tmp_path, "--overwrite_output_dir")) == 2
+    assert "missing.txt" in capsys.readouterr().err
+    assert pretrain.sorted_checkpoints(tmp_path) == [tmp_path / "checkpoint-20"]
 
 
 def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_path, capsys):

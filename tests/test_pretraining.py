@@ -278,6 +278,12 @@ def test_trainer_trains_it_on_sentences(tokenizer, tmp_path):
 # --------------------------------------------------------------------------------------------- scoring, substitutes
 
 
+def test_a_word_that_reads_like_padding_is_scored_as_unknown(model, tokenizer):
+    padding, unknown = model.score([["<pad>", "."], ["<UNK>", "."]], tokenizer)
+    assert padding.forward[0] == unknown.forward[0]
+    assert padding.backward[1] == unknown.backward[1]
+
+
 def test_scores_are_the_log_probabilities_by_hand(model, tokenizer):
     for batch_size in (1, 2, 32):
         scores = model.train().score(SENTENCES, tokenizer, batch_size)

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -18,6 +20,8 @@ from modeling_elmo.recurrence_elmo import (
     paired_recurrence,
     plain_recurrence,
     runs_compiled,
+    side_by_side,
+    train_side_by_side,
     trained_recurrence,
 )
 
@@ -196,21 +200,46 @@ def test_layers_of_other_sizes_than_whole_tiles_or_beyond_the_cache_are_not_comp
     assert not runs_compiled(weights)
 
 
-@pytest.mark.parametrize("change", ["in place", "by data", "other tensor"])
+def is_stale(derived: Derived, *parameters: torch.Tensor) -> bool:
+    with derived.renewal(parameters) as stale:
+        return stale
+
+
+@pytest.mark.parametrize(
+    "change", ["in place", "by data", "one number by data", "all of many by data", "other tensor"]
+)
 def test_what_is_derived_is_stale_once_when_a_parameter_changes(change):
-    parameter = torch.nn.Parameter(torch.randn(100, 7))
+    parameter = torch.nn.Parameter(torch.randn(7 if "many" not in change else 70_000, 100))
     derived = Derived()
-    assert derived.is_stale([parameter])
-    assert not derived.is_stale([parameter])
+    assert is_stale(derived, parameter)
+    assert not is_stale(derived, parameter)
     if change == "in place":
         with torch.no_grad():
             parameter[3, 3] += 1
-    elif change == "by data":
-        parameter.data.mul_(1.5)
-    else:
+    elif change == "one number by data":
+        parameter.data[3, 3] += 1
+    elif change == "other tensor":
         parameter = torch.nn.Parameter(parameter.detach().clone())
-    assert derived.is_stale([parameter])
-    assert not derived.is_stale([parameter])
+    else:
+        parameter.data.mul_(1.5)
+    assert is_stale(derived, parameter)
+    assert not is_stale(derived, parameter)
+
+
+def test_what_was_stopped_while_it_was_derived_is_stale_still():
+    parameter = torch.nn.Parameter(torch.randn(3))
+    derived = Derived()
+    assert is_stale(derived, parameter)
+    parameter.data.add_(1)
+
+    def stop() -> None:
+        with derived.renewal([parameter]):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert is_stale(derived, parameter)
+    assert not is_stale(derived, parameter)
 
 
 def test_packed_weights_are_neither_pickled_nor_copied():
@@ -218,3 +247,54 @@ def test_packed_weights_are_neither_pickled_nor_copied():
     layer.refresh(LayerWeights(*(torch.randn(*shape) for shape in ((24, 3), (24,), (24, 3), (3, 6)))))
     assert len(pickle.dumps(layer)) < 200
     assert not hasattr(copy.deepcopy(layer), "recurrent")
+
+
+@pytest.fixture
+def _two_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_threads_with_threads_of_their_own_number_read_side_by_side():
+    def work(threads: int) -> int:
+        torch.set_num_threads(threads)
+        return sum(side_by_side(lambda: 1, torch.get_num_threads)[1] for _ in range(50))
+
+    with ThreadPoolExecutor(8) as executor:
+        counts = [2, 4, 6, 2, 4, 6, 2, 4]
+        assert list(executor.map(work, counts, timeout=60)) == [50 * count // 2 for count in counts]
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_what_is_read_side_by_side_is_under_the_callers_autocast():
+    def product() -> torch.dtype:
+        return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+    assert side_by_side(product, product) == [torch.float32] * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert side_by_side(product, product) == [torch.bfloat16] * 2
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_after_the_backward_pass_a_loss_keeps_no_activations_unless_it_is_to_be_used_again():
+    weight = torch.randn(3, 3, requires_grad=True)
+    made = []
+
+    def function(inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = (inputs @ weight).tanh()
+        made.append(weakref.ref(hidden))
+        return (hidden * hidden,)
+
+    inputs = torch.randn(2, 3, requires_grad=True)
+    (first,), (second,) = train_side_by_side(function, function, (inputs,), ([weight], [weight]))
+    loss = (first + second).sum()
+    loss.backward(retain_graph=True)
+    assert all(tensor() is not None for tensor in made)
+    once = weight.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(weight.grad, 2 * once)
+    assert [tensor() for tensor in made] == [None, None]
+    with pytest.raises((RuntimeError, TypeError)):
+        loss.backward()

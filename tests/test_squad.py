@@ -100,6 +100,14 @@ def test_the_gru_runs_under_autocast():
     assert all(parameter.grad.isfinite().all() for parameter in gru.parameters())
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_reader_runs_under_autocast(is_training, tokenizer):
+    model = build().train(is_training)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(**encode(tokenizer))
+    assert output.start_logits[:, in_context(tokenizer)[0]].isfinite().all()
+
+
 def test_words_attend_to_like_words_before_anything_is_learned():
     model = build("both")
     similarity, elmo = model.reader.similarity, model.config.hidden_size

@@ -375,6 +375,7 @@ def encode_window(
 ) -> Window:
     """2 x B lanes of words, the forward ones first, each of at most T words -> a window."""
     lanes, width = len(inputs) // 2, max((len(lane) for lane in inputs), default=0)
+    unknown = tokenizer.unk_token_id
     rows: dict[str, int] = {}
     index = torch.zeros(2 * lanes, width, dtype=torch.long)
     labels = torch.full((2 * lanes, width), IGNORED)
@@ -382,7 +383,8 @@ def encode_window(
         index[number, : len(read)] = torch.tensor(
             [rows.setdefault(word, len(rows)) for word in read], dtype=torch.long
         )
-        labels[number, : len(read)] = torch.tensor(tokenizer.convert_tokens_to_ids(predicted), dtype=torch.long)
+        ids = tokenizer.convert_tokens_to_ids(predicted)  # padding's, 0, where a word of the text reads like it
+        labels[number, : len(read)] = torch.tensor([word or unknown for word in ids], dtype=torch.long)
     char_ids = torch.from_numpy(tokenizer.words_to_char_ids(list(rows)))
     return Window(char_ids, index.unflatten(0, (2, lanes)), labels.unflatten(0, (2, lanes)))
 

@@ -63,7 +63,7 @@ Rows = list[dict[str, Any]]
 
 def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path, limit: int | None) -> Rows:
     """Of a text: with every sentence by itself, and with the states carried on in as many lanes as a batch has."""
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         sentences = [line.split() for line in islice(file, limit) if line.strip()]
     if not sentences:
         raise TaskDataError(f"{path}: empty, there is nothing to predict")
@@ -111,7 +111,7 @@ class Use(NamedTuple):
 def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
     """The sentences of a sense file; what it joins by underscores are several words."""
     open_text = gzip.open if path.suffix == ".gz" else open
-    with open_text(path, "rt", encoding="utf-8") as file:
+    with open_text(path, "rt", encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             try:
                 tokens = json.loads(line)["tokens"]

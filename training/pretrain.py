@@ -178,7 +178,7 @@ def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraini
 def _copy_softmax(folder: Path, had: ElmoTokenizer, model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> int:
     """Fills the model's softmax: with initial values, and the folder's rows where it has any for a word."""
     model.softmax.weight.normal_(std=model.softmax.weight.shape[1] ** -0.5)
-    model.softmax.bias.zero_()
+    model.softmax.bias.copy_(model.softmax.initial_bias())
     try:
         source = ElmoForPreTraining.from_pretrained(folder, output_loading_info=True)
     except (OSError, RuntimeError, ValueError):
@@ -240,10 +240,6 @@ class Run:
         self.stop_signal: int | None = None
 
         checkpoint = find_checkpoint(settings)
-        if checkpoint is None and accelerator.is_main_process:  # what else is there was to be overwritten
-            for old in sorted_checkpoints(self.folder):
-                shutil.rmtree(old)
-        accelerator.wait_for_everyone()
         corpus = open_text(settings)
         assert corpus is not None
         self.validation = open_text(settings, validation=True)
@@ -267,6 +263,10 @@ class Run:
         set_seed(settings.seed + 1 + accelerator.process_index)  # dropout of each process is its own
         if checkpoint is not None:
             self._load(checkpoint)
+        elif accelerator.is_main_process:  # what else is there was to be overwritten, now that the run can begin
+            for old in sorted_checkpoints(self.folder):
+                shutil.rmtree(old)
+        accelerator.wait_for_everyone()
         # The softmax's gradients are few rows, which `_share_softmax_gradients` sums up.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             self.model, [f"softmax.{name}" for name, _ in self.model.softmax.named_parameters()]
