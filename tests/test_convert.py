@@ -25,7 +25,7 @@ from modeling_elmo.convert_elmo import ConversionError, convert_checkpoint, expo
 REFERENCE_TOLERANCE = 1e-6
 # Weights mapped from a file are aligned otherwise than those made in memory, and are summed by other kernels.
 ALIGNMENT_TOLERANCE = 1e-7
-RANDOM_DAMAGE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RANDOM_DAMAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Sizes(NamedTuple):
@@ -247,7 +247,7 @@ def test_without_a_vocabulary_the_config_counts_the_special_words(tmp_path: Path
 # -------------------------------------------------------------------------------------------------------- round trips
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(sizes=sizes)
 def test_hdf5_to_folder_to_hdf5_to_folder_keeps_every_bit(
     tmp_path_factory: pytest.TempPathFactory, sizes: Sizes

@@ -29,8 +29,6 @@ SPECIAL_WORDS = ["<pad>", "<S>", "</S>", "<UNK>"]
 # Half a second in linear time; a quadratic loop over this many characters would take minutes.
 LONG_CHUNK = 100_000
 
-# Machines that run tests are busy: no example has a deadline.
-RANDOM = settings(deadline=None)
 # Any code point at all, lone surrogates included, and often those that splitting is about.
 CHARACTERS = st.characters(exclude_categories=()) | st.sampled_from(
     "'’.-,:+/@&_ aAnNtTsSrRlL19$\t\n\u00a0\u2028\u200d👩🇫️"
@@ -90,7 +88,6 @@ def as_lists(encoding) -> dict:
 # Characters
 
 
-@RANDOM
 @given(words=WORDS)
 def test_words_are_spelled_as_the_format_says(tokenizer, words):
     encoding = tokenizer(words, is_split_into_words=True)
@@ -110,7 +107,6 @@ def test_odd_words_are_spelled_as_the_format_says(tokenizer, word):
     assert tokenizer([word], is_split_into_words=True)["char_ids"][1] == spell(word)
 
 
-@RANDOM
 @given(words=WORDS, width=st.integers(3, 12))
 def test_narrower_rows_cut_words_earlier(words, width):
     narrow = ElmoTokenizer(max_characters_per_token=width)
@@ -160,7 +156,6 @@ def test_lists_numpy_and_torch_agree(with_words, pairs, side):
     assert as_lists(lists) == as_lists(arrays) == as_lists(tensors)
 
 
-@RANDOM
 @given(sentences=st.lists(WORDS, max_size=5))
 def test_a_batch_is_its_sentences_one_by_one(tokenizer, sentences):
     batch = tokenizer(sentences, is_split_into_words=True, **EVERYTHING) if sentences else {}
@@ -168,7 +163,6 @@ def test_a_batch_is_its_sentences_one_by_one(tokenizer, sentences):
         assert rows == [tokenizer(words, is_split_into_words=True, **EVERYTHING)[key] for words in sentences]
 
 
-@RANDOM
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_a_batch_of_texts_is_its_texts_one_by_one(tokenizer, texts):
     batch = tokenizer(texts, **EVERYTHING)
@@ -373,7 +367,6 @@ def test_using_a_tokenizer_does_not_change_its_fingerprint(with_words):
 # Truncation
 
 
-@RANDOM
 @given(
     first=st.integers(0, 12),
     second=st.none() | st.integers(0, 12),
@@ -492,20 +485,20 @@ def test_text_is_split_as_the_penn_treebank_is(tokenizer, text, words):
     assert [part for word in words.split(" ") for part in split(word)] == words.split(" ")
 
 
-@settings(RANDOM, max_examples=300)
+@settings(max_examples=300)
 @given(text=TEXTS)
 def test_splitting_loses_nothing_but_whitespace(text):
     assert "".join(split(text)) == "".join(text.split())
     assert all(word and not any(c.isspace() for c in word) for word in split(text))
 
 
-@settings(RANDOM, max_examples=300)
+@settings(max_examples=300)
 @given(text=TEXTS | st.lists(st.sampled_from(PIECES), max_size=6).map("".join))
 def test_a_split_word_is_one_word_by_itself(text):
     assert all(split(word) == [word] for word in split(text))
 
 
-@settings(RANDOM, max_examples=300)
+@settings(max_examples=300)
 @given(text=TEXTS)
 def test_offsets_slice_the_text_back_to_its_words(tokenizer, text):
     encoding = tokenizer(text, return_offsets_mapping=True, split_special_tokens=True)
@@ -516,14 +509,12 @@ def test_offsets_slice_the_text_back_to_its_words(tokenizer, text):
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
 
 
-@RANDOM
 @given(text=TEXTS)
 def test_a_text_is_the_words_it_splits_into(tokenizer, text):
     words = tokenizer.tokenize(text)
     assert tokenizer(text).data == tokenizer(words, is_split_into_words=True).data
 
 
-@RANDOM
 @given(words=WORDS)
 def test_given_words_stay_one_token_each(tokenizer, words):
     encoding = tokenizer(words, is_split_into_words=True, return_offsets_mapping=True)
@@ -568,7 +559,6 @@ def test_splitting_special_tokens_is_a_setting_of_every_way_to_encode():
 # Decoding
 
 
-@RANDOM
 @given(words=st.lists(PLAIN_WORD, max_size=6))
 def test_words_come_back_from_their_characters(tokenizer, words):
     encoding = tokenizer(words, is_split_into_words=True, padding="max_length", max_length=10)
@@ -578,7 +568,6 @@ def test_words_come_back_from_their_characters(tokenizer, words):
     assert decode(ids, char_ids=rows).split(" ") == ["<S>", *words, "</S>", *["<pad>"] * (8 - len(words))]
 
 
-@RANDOM
 @given(text=TEXTS)
 def test_decoded_text_splits_into_the_same_tokens_again(tokenizer, text):
     words = [word for word in tokenizer.tokenize(text) if len(word.encode("utf-8", "replace")) <= 48]
@@ -666,7 +655,7 @@ def test_the_originals_vocabulary_file_keeps_its_order_after_the_special_words(t
 ODD_WORDS = ["\u2028", "\x85", "a\x1cb", "\u00a0", " ", "a b", "\ud800", "\ufeff", "\x00", "\t", "<s>", "é", "e\u0301"]
 
 
-@settings(RANDOM, max_examples=30)
+@settings(max_examples=30)
 @given(words=st.lists(st.text(CHARACTERS, min_size=1), unique=True))
 def test_any_vocabulary_survives_saving(tmp_path_factory, words):
     folder = tmp_path_factory.mktemp("tokenizer")
