@@ -192,7 +192,7 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
     draw = evaluate.draw_mix
     monkeypatch.setattr(evaluate, "draw_mix", lambda panels, path: (drawn.update(panels), draw(panels, path)))
     assert evaluate.main(["tasks", str(ner), str(sst), "--output_dir", str(tmp_path / "out")]) == 0
-    assert "| ner | 10.0 % | f1 | 80.0 ± 1.0 | 85.0 ± 1.0 |  |  | +5.0 |" in capsys.readouterr().out
+    assert "| ner | 10.0 % | f1 | 80.0 ± 1.0 |  |  | 85.0 ± 1.0 | +5.0 |" in capsys.readouterr().out
     rows = json.loads((tmp_path / "out" / "tasks.json").read_text())
     assert [(row["task"], row["training data"], row["gain"]) for row in rows] == [
         ("ner", 0.1, pytest.approx(0.05)),
@@ -201,9 +201,9 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
     ]
     mixes = json.loads((tmp_path / "out" / "mixes.json").read_text())
     assert [(row["task"], row["place"], row["LSTM layer 2"]) for row in mixes[2:]] == [
+        ("ner", "input", 0.0),
         ("ner", "output", 0.7),
         ("ner", "input", 0.2),
-        ("ner", "input", 0.0),
         ("sst", "output", 0.6),
     ]
     assert drawn == {"input": {"ner": [0.5, 0.3, 0.2]}, "output": {"ner": [0.1, 0.2, 0.7], "sst": [0.2, 0.2, 0.6]}}

@@ -512,7 +512,7 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--elmo_placement", "middle"], "`elmo_placement` must be one of input, output, both, none, got 'middle'"),
+        (["--elmo_placement", "middle"], "`elmo_placement` must be one of none, input, output, both, got 'middle'"),
         (["--elmo_placement", "both"], "ELMo needs a biLM: give --model_name_or_path"),
         (["--train_fraction", "0"], "`train_fraction` must be above 0"),
         (["--trian_file", "x"], "has no setting `--trian_file`; did you mean `--train_file`?"),

@@ -26,14 +26,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from examples import UnknownLabel
 from figures import draw_comparison
 from finetune import BAD_INPUT, MIX_FILE, RESULTS_FILE, TASKS, finetune
-from settings import SettingsError
+from settings import PLACEMENTS, SettingsError
 from task_data import TaskDataError
 
 from modeling_elmo.word_vectors import WordVectorError
 
 SETTINGS_FILE = "settings.json"
 INTERRUPTED = 130
-PLACEMENTS = ("none", "input", "output", "both")
 
 
 class Setting(NamedTuple):

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from figures import draw_comparison, draw_mix
+from settings import PLACEMENTS
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -262,12 +263,13 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
     )[0]
     if times > 1:
         raise TaskDataError(f"{task}, {model}, {fraction:.0%} of the data: {times} folders of that name have it")
-    return sorted(rows, key=itemgetter("task", "fraction"))
+    return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
 
 
 def tasks(compared: Rows) -> Rows:
     """A row a task and part of its training data, and a column a model; the gain is of the best with ELMo."""
-    columns = list(dict.fromkeys(row["model"] for row in compared))
+    by_placement = sorted(compared, key=lambda row: PLACEMENTS.index(row["placement"]))
+    columns = list(dict.fromkeys(row["model"] for row in by_placement))
     found = []
     for (task, fraction), grouped in groupby(compared, key=itemgetter("task", "fraction")):
         rows = list(grouped)

@@ -11,6 +11,8 @@ import yaml
 from transformers import HfArgumentParser
 
 RECIPES = Path(__file__).parent / "recipes"
+# Where ELMo may be in a task model, in the order of tables.
+PLACEMENTS = ("none", "input", "output", "both")
 
 
 class SettingsError(ValueError):
@@ -217,7 +219,7 @@ class TaskSettings:
     def check(self) -> None:
         """Refuses what cannot work, naming the setting."""
         for name, allowed in (
-            ("elmo_placement", ("input", "output", "both", "none")),
+            ("elmo_placement", PLACEMENTS),
             ("mix", ("scalar", "average", "last")),
             ("tag_scheme", (None, "BIO", "BIOES", "IOB1")),
         ):
