@@ -21,6 +21,8 @@ def _one_line_errors(*expected: type[Exception]) -> Iterator[None]:
     """Ends the program over bad input with one line on stderr and no traceback."""
     try:
         yield
+    except BrokenPipeError:  # whoever reads the output has enough of it
+        raise
     except expected as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
@@ -177,7 +179,9 @@ def export(
         folder = export_checkpoint(model_dir, output_dir, overwrite=overwrite)
     typer.echo(f"Wrote {folder}\n\nThe way back:")
     files = shlex.join([str(folder / "options.json"), str(folder / "weights.hdf5")])
-    typer.echo(f"  elmo convert {files} OUT_DIR")
+    vocabulary = folder / "vocab.txt"
+    more = shlex.join(["--vocab", str(vocabulary)]) if vocabulary.is_file() else ""
+    typer.echo(f"  elmo convert {files} OUT_DIR {more}".rstrip())
 
 
 @app.command(short_help="Vectors for a whole corpus.")
@@ -310,11 +314,12 @@ def score(
       elmo score sentences.txt --model my-elmo
       echo "The bank of the river ." | elmo score - --model my-elmo --per-word
     """
+    from .embedding import EmbeddingError
     from .folders import FolderError
     from .scoring import load_scorer, score_lines
 
     _quiet_transformers()
-    with _one_line_errors(FolderError, OSError, UnicodeDecodeError):
+    with _one_line_errors(EmbeddingError, FolderError, OSError):
         scorer, tokenizer = load_scorer(model)
         for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json, batch_size):
             typer.echo(line.text, err=line.is_summary)
@@ -460,6 +465,7 @@ def onnx(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .onnx file.", show_default=False)],
     int8: Annotated[bool, typer.Option("--int8", help="Matrices in 8 bits: smaller, less exact.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
 ) -> None:
     """Write a model as an ONNX file, for any number of sentences of any length.
 
@@ -477,6 +483,10 @@ def onnx(
 
     _quiet_transformers()
     with _one_line_errors(FolderError, ImportError, OSError, ValueError):
+        if output.is_dir() or not output.parent.is_dir():
+            raise OSError(f"{output}: the output must be a file in a folder that exists")
+        if output.exists() and not overwrite:
+            raise FileExistsError(f"{output} exists: name another file, or pass --overwrite")
         loaded, _ = load_folder(model, AutoModel)
         export_onnx(loaded, output, int8)
     typer.echo(f"Wrote {output} ({output.stat().st_size / 1e6:,.1f} MB)")

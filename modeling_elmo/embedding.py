@@ -344,7 +344,7 @@ def open_corpus(source: str, column: str | None = None, split: str | None = None
     path = Path(source)
     suffix = path.suffix.lower()
     if source == "-":
-        return Corpus(lambda: _text_rows(sys.stdin.buffer, "standard input"), None)
+        return Corpus(lambda: text_rows(sys.stdin.buffer, "standard input"), None)
     if path.is_dir() or not (path.exists() or path.is_absolute() or source.count("/") > 1 or suffix in FILE_ROWS):
         return _open_dataset(source, column, split)
     if not path.exists():
@@ -378,7 +378,7 @@ def _lines(file: IO[bytes], name: str) -> Iterator[str]:
             ) from error
 
 
-def _text_rows(file: IO[bytes], name: str) -> Iterator[str]:
+def text_rows(file: IO[bytes], name: str) -> Iterator[str]:
     for line in _lines(file, name):
         yield line.rstrip("\r\n")
 
@@ -387,12 +387,12 @@ def _plain_rows(path: Path, column: str | None) -> Iterator[str]:
     if column is not None:
         raise EmbeddingError(f"`--column` is for JSONL, CSV, Parquet and datasets, and {path} is a text file")
     with path.open("rb") as file:
-        yield from _text_rows(file, str(path))
+        yield from text_rows(file, str(path))
 
 
 def _json_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
     with path.open("rb") as file:
-        for number, line in enumerate(_text_rows(file, str(path)), start=1):
+        for number, line in enumerate(text_rows(file, str(path)), start=1):
             where = f"{path}: line {number}"
             try:
                 value = json.loads(line) if line.strip() else None

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
 from .tokenization_elmo import ElmoTokenizer
@@ -25,14 +27,15 @@ def load_folder(folder: str | os.PathLike[str], auto_class: Any) -> tuple[Any, E
     if not config_file.is_file():
         raise FolderError(f"{folder}: no model folder: it has no config.json")
     try:
-        model_type = json.loads(config_file.read_bytes()).get("model_type")
+        config = json.loads(config_file.read_bytes())
+        model_type = config.get("model_type") if isinstance(config, dict) else None
         if model_type != "elmo":
             raise FolderError(f"{folder}: the model is a {model_type!r}; expected 'elmo'")
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model, loading = auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     except FolderError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise FolderError(f"{folder}: the model cannot be loaded: {first_line(error)}") from error
     if missing := sorted(loading["missing_keys"]):
         raise FolderError(f"{folder}: the weights lack `{missing[0]}`")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from transformers import AutoModelForPreTraining
 
+from .embedding import text_rows
 from .folders import FolderError, load_folder
 from .modeling_elmo import ElmoForPreTraining
 from .tokenization_elmo import ElmoTokenizer, split_words
@@ -51,8 +52,8 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
 
 def _read_lines(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
     """The words of every line that has some."""
-    with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8-sig") as file:
-        for line in file:
+    with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file:
+        for line in text_rows(file, source):
             words = line.split() if tokenized else tokenizer.tokenize(line)
             if words:
                 yield words

@@ -186,6 +186,8 @@ def test_an_onnx_file_gives_the_models_vectors_and_int8_nearly(model, tokenizer,
     onnxruntime = pytest.importorskip("onnxruntime")
     done = CliRunner().invoke(app, ["onnx", str(folder), str(tmp_path / "elmo.onnx")])
     assert done.exit_code == 0, done.output
+    again = CliRunner().invoke(app, ["onnx", str(folder), str(tmp_path / "elmo.onnx")])
+    assert (again.exit_code, "--overwrite" in again.stderr) == (2, True)
     export_onnx(model, tmp_path / "int8.onnx", int8=True)
     assert {path.name for path in tmp_path.iterdir()} == {"elmo.onnx", "int8.onnx"}
     session, small = (onnxruntime.InferenceSession(tmp_path / name) for name in ("elmo.onnx", "int8.onnx"))

@@ -582,6 +582,22 @@ def test_a_model_that_lacks_weights_or_is_another_is_refused(folder: Path, corpu
     assert_refused(embed(corpus, damaged, output), "'bert'", "'elmo'")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b"\x08"),
+        ("config.json", b"[]"),
+        ("config.json", b'{"model_type": "elmo", "cell_dim": "x"}'),
+    ],
+)
+def test_a_damaged_model_is_refused_in_one_line(
+    folder: Path, corpus: Path, tmp_path: Path, name: str, content: bytes
+) -> None:
+    damaged = shutil.copytree(folder, tmp_path / "damaged")
+    (damaged / name).write_bytes(content)
+    assert_refused(embed(corpus, damaged, tmp_path / "vectors.npz"), str(damaged))
+
+
 def test_names_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "vectors.npz"
     assert_refused(embed(corpus, folder, tmp_path / "vectors.bin"), "vectors.bin", ".parquet")

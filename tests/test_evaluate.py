@@ -212,6 +212,13 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
     assert not (tmp_path / "out" / "sst.png").exists()  # it has one part of the data
 
 
+def test_training_data_without_senses_is_refused(tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("")
+    files = ["--train", str(tmp_path / "empty.jsonl"), "--test", str(tmp_path / "empty.jsonl")]
+    assert evaluate.main(["senses", "--model", MINI, *files, "--output_dir", str(tmp_path)]) == 2
+    assert "no word has a sense" in capsys.readouterr().err
+
+
 def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
     (tmp_path / "comparison.json").write_text('[{"model": "x"}]')
     empty = write_comparison(tmp_path / "empty")

@@ -292,6 +292,35 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(task, sampling, ema,
         assert torch.equal(tensor, resumed[name]), name
 
 
+@pytest.mark.parametrize("stops", [(3, 13), (8,)])  # in the middle of epochs of 8 steps, or at the end of one
+def test_a_run_that_is_told_to_stop_keeps_that_step_and_goes_on_to_the_same_weights(
+    stops, bilm, vectors, tmp_path, monkeypatch
+):
+    data = write_ner(tmp_path / "data")
+    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--per_device_train_batch_size", 2]
+    more += ["--save_total_limit", 1, "--num_train_epochs", 3]  # the best epoch's checkpoint is the recipe's to keep
+    run("ner", data, tmp_path / "whole", *more)
+    steps = json.loads((tmp_path / "whole" / "trainer_state.json").read_text())["max_steps"]
+    whole = finetune.StopWhenTold.on_step_end
+    for number, stop in enumerate(stops):
+        resume = ["--resume_from_checkpoint", "last"] if number else []
+
+        def on_step_end(self, args, state, control, stop=stop, **kwargs):
+            if state.global_step == stop:
+                self.signal = signal.SIGINT
+            return whole(self, args, state, control, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(finetune.StopWhenTold, "on_step_end", on_step_end)
+            assert finetune.finetune(arguments("ner", data, tmp_path / "stopped", *more, *resume)) is None
+        assert (tmp_path / "stopped" / f"checkpoint-{stop}").is_dir()
+    run("ner", data, tmp_path / "stopped", *more, "--resume_from_checkpoint", "last")
+    assert steps > max(stops)
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
 def test_the_moving_average_of_the_weights_is_evaluated_and_kept(bilm, vectors, tmp_path):
     data, decay = write_ner(tmp_path / "data"), 0.5
     more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]

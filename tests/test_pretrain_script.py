@@ -222,6 +222,35 @@ def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
     train(text, tmp_path, "--max_steps", step + 1, "--resume_from_checkpoint", "last", "--save_steps", 0)
 
 
+def test_an_error_in_the_loop_ends_the_process_that_prepares_windows_too(text, tmp_path):
+    (tmp_path / ".checkpoint-20.tmp").write_text("a file where the first checkpoint is made")
+    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, "--workers", 1)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "checkpoint-20" in done.stderr
+
+
+def test_a_run_that_goes_on_takes_the_learning_rate_it_is_given(trained, text, tmp_path):
+    shutil.copytree(trained / "checkpoint-20", tmp_path / "checkpoint-20")
+    train(text, tmp_path, "--resume_from_checkpoint", "last", "--learning_rate", 0.0125)
+    entries = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    rates = {entry["step"]: entry["learning_rate"] for entry in entries if "learning_rate" in entry}
+    assert rates[20] != 0.0125
+    assert rates[40] == 0.0125
+
+
+def test_a_run_is_saved_before_its_last_evaluation(text, tmp_path, monkeypatch):
+    def interrupted(run: pretrain.Run) -> dict:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain.Run, "evaluate", interrupted)
+        assert pretrain.main(arguments(text, tmp_path, "--max_steps", 25)) == 128 + signal.SIGINT
+    assert pretrain.sorted_checkpoints(tmp_path)[-1].name == "checkpoint-25"
+    results = train(text, tmp_path, "--max_steps", 25, "--resume_from_checkpoint", "last")
+    assert results["train_steps"] == 25
+
+
 def test_a_run_that_was_at_its_end_only_writes_its_results(trained, text, tmp_path):
     shutil.copytree(trained / "checkpoint-40", tmp_path / "checkpoint-40")
     results = train(text, tmp_path, "--resume_from_checkpoint", "last")
@@ -450,8 +479,12 @@ def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_
     shutil.copytree(trained / "checkpoint-20", tmp_path / "checkpoint-20")
     assert pretrain.main(arguments(text, tmp_path)) == 2
     assert "--overwrite_output_dir" in capsys.readouterr().err
-    train(text, tmp_path, "--overwrite_output_dir", "--max_steps", 2)
+    train(text, tmp_path, "--overwrite_output_dir", "--max_steps", 2, "--save_steps", 0)
     assert not pretrain.sorted_checkpoints(tmp_path)
+    vocabulary = (tmp_path / "vocab.txt").read_text()
+    assert pretrain.main(arguments(text[::-1], tmp_path)) == 2  # there is a model, if no checkpoint
+    assert "has a finished model" in capsys.readouterr().err
+    assert (tmp_path / "vocab.txt").read_text() == vocabulary
 
 
 @pytest.mark.parametrize(

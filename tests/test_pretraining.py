@@ -355,6 +355,11 @@ def test_the_score_command_takes_standard_input_and_says_when_it_is_empty(folder
     result = CliRunner().invoke(app, ["score", "-", "--model", folder, "--raw"], input="The bank lends.\n")
     assert "The bank lends ." in result.stdout
     assert "empty" in CliRunner().invoke(app, ["score", "-", "--model", folder], input="\n").stderr
+    marked = CliRunner().invoke(app, ["score", "-", "--model", folder, "--raw"], input="\ufeffThe bank lends.\n")
+    assert marked.stdout == result.stdout
+    latin = CliRunner().invoke(app, ["score", "-", "--model", folder], input=b"a\ncaf\xe9\n")
+    assert latin.exit_code == 2
+    assert "line 2" in latin.stderr
 
 
 def test_the_substitutes_command_lists_words(folder):

@@ -16,6 +16,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +112,9 @@ def open_corpus(
             formats = {_format_of(file) for file in files}
             if len(formats) > 1:
                 raise CorpusError(f"files of one corpus must be of one format, got {' and '.join(sorted(formats))}")
-            rows = datasets.load_dataset(formats.pop(), data_files=list(files), split="train", streaming=streaming)
+            kind = formats.pop()
+            encoding = {"encoding": "utf-8-sig"} if kind in ("text", "csv") else {}  # a byte-order mark is no word's
+            rows = datasets.load_dataset(kind, data_files=list(files), split="train", streaming=streaming, **encoding)
         elif (
             Path(str(dataset_name), "dataset_info.json").is_file()
             or Path(str(dataset_name), "dataset_dict.json").is_file()
@@ -535,6 +538,17 @@ def prefetch(windows: IterableDataset, workers: int) -> DataLoader:
         generator=torch.Generator(),  # not torch's own, whose state a checkpoint has
         worker_init_fn=_ignore_stopping,
     )
+
+
+@contextmanager
+def reading(windows: DataLoader) -> Iterator[Iterator[list[Window]]]:
+    """What a loader yields. The process that prepares it ends with the block, however that ends: no signal ends it."""
+    iterator: Any = iter(windows)
+    try:
+        yield iterator
+    finally:
+        if windows.num_workers:
+            iterator._shutdown_workers()
 
 
 def _as_it_is(windows: list[Window]) -> list[Window]:

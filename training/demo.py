@@ -1,4 +1,4 @@
-"""What ELMo does, in two minutes and without a network: `make demo`.
+"""What ELMo does, in a minute and without a network: `make demo`.
 
 Embeds sentences with elmo-mini, shows that a word's nearest uses go by its sense, trains a tagger with and without
 ELMo, and draws both. The sentences are in training/sample; what is made goes to the folder demo.

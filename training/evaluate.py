@@ -193,6 +193,8 @@ def senses(
     for path in train:
         for use, vectors in vectors_of_uses(embedder, path):
             uses[use.lemma].append((use, vectors.astype(np.float16)))  # some hundred thousand of them
+    if not uses:
+        raise TaskDataError(f"{', '.join(map(str, train))}: no word has a sense of {INVENTORY}")
     seen = functools.cache(lambda lemma: SeenUses(uses[lemma]))
     right = {name: np.zeros(2) for name in ("most frequent sense", *names)}  # by centroid, by neighbours
     known = ambiguous = total = backed_off = 0

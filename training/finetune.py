@@ -87,6 +87,8 @@ TASKS: dict[str, Task] = {
 }
 RESULTS_FILE, MIX_FILE = "all_results.json", "mix_weights.json"
 # Of the config: what may differ when the training of a task model goes on.
+# What TrainingArguments has where nothing was given.
+NO_OUTPUT_DIR = "trainer_output"
 CHANGEABLE = ("freeze_bilm", "train_word_vectors", "mix_l2", "head_dropout", "elmo_dropout")
 BAD_INPUT = 2
 
@@ -326,6 +328,15 @@ class StopWhenTold(TrainerCallback):
         if self.signal is not None:
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False
+            # Or Trainer would end by going back to the best checkpoint and removing this one.
+            args.load_best_model_at_end, args.save_total_limit = False, None
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        assert state.epoch is not None
+        if self.signal is not None and not state.epoch.is_integer():  # it is no end of an epoch, but was stopped
+            control.should_save = control.should_evaluate = False
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         for number, handler in self.before.items():
@@ -492,7 +503,7 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
     if settings.task not in TASKS:
         raise SettingsError(f"`task` must be one of {', '.join(TASKS)}, got {settings.task!r}")
     settings.check()
-    if training.output_dir is None:
+    if training.output_dir in (None, NO_OUTPUT_DIR):
         raise SettingsError("give --output_dir: where checkpoints, the model and its results go")
     # Early stopping counts on where it was.
     training.restore_callback_states_from_checkpoint = training.resume_from_checkpoint is not None

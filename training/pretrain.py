@@ -49,6 +49,7 @@ from data import (
     count_words,
     open_corpus,
     prefetch,
+    reading,
 )
 from processes import keep_to_the_end, run_script
 from settings import PretrainingError, Settings, SettingsError, read_settings
@@ -304,7 +305,6 @@ class Run:
         settings, accelerator = self.settings, self.accelerator
         self.prepared.train()
         groups = settings.gradient_accumulation_steps
-        windows = iter(self._windows(self.reader, settings.lanes, groups, self.position))
         bar = tqdm(
             total=self.max_steps,
             initial=self.step,
@@ -316,7 +316,7 @@ class Run:
         recent_words, recent_seconds = 0, 0.0
         must_stop = False
         saved_at = self.step
-        with bar:
+        with bar, reading(self._windows(self.reader, settings.lanes, groups, self.position)) as windows:
             while self.step < self.max_steps or settings.max_steps <= 0:
                 begun = time.perf_counter()
                 taken = next(windows, None)
@@ -361,11 +361,10 @@ class Run:
                 if settings.save_steps and self.step % settings.save_steps == 0:
                     self.save()
                     saved_at = self.step
-        if must_stop:
-            if saved_at != self.step:
-                self.save()
-            return "stopped"
-        return "done"
+        # At the end too: the last evaluation may take long, or be interrupted.
+        if saved_at != self.step and (must_stop or settings.save_steps):
+            self.save()
+        return "stopped" if must_stop else "done"
 
     def _meet(self, taken: list[Window] | None) -> tuple[int, bool]:
         """The predictions of a step and whether to stop, over all processes."""
@@ -479,8 +478,8 @@ class Run:
             disable=None if accelerator.is_main_process else True,
         )
         begun = time.perf_counter()
-        with bar:
-            for (window,) in self._windows(reader, settings.eval_lanes):
+        with bar, reading(self._windows(reader, settings.eval_lanes)) as windows:
+            for (window,) in windows:
                 output = model(
                     char_ids=window.char_ids.to(accelerator.device),
                     word_index=window.word_index.to(accelerator.device),
@@ -578,9 +577,15 @@ class Run:
         loaded = ElmoForPreTraining.from_pretrained(folder)
         self.model.load_state_dict(loaded.state_dict())
         states = torch.load(folder / "optimizers.pt", map_location="cpu", weights_only=True)
+        rates = [schedule.base_lrs for schedule in self.schedules]  # of this run's settings
         for part, saved in ((self.optimizers, states["optimizers"]), (self.schedules, states["schedules"])):
             for target, state in zip(part, saved, strict=True):
                 target.load_state_dict(state)
+        for optimizer, schedule, chosen in zip(self.optimizers, self.schedules, rates, strict=True):
+            schedule.base_lrs = chosen
+            for group, rate, share in zip(optimizer.param_groups, chosen, schedule.lr_lambdas, strict=True):
+                group["initial_lr"], group["lr"] = rate, rate * share(schedule.last_epoch)
+            schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
         mine = torch.load(
             folder / f"process-{self.accelerator.process_index}.pt",
             map_location="cpu",
@@ -646,7 +651,7 @@ def sorted_checkpoints(folder: Path) -> list[Path]:
 
 
 def find_checkpoint(settings: Settings) -> Path | None:
-    """The checkpoint to go on from, if any. An output folder with checkpoints is not begun anew unasked."""
+    """The checkpoint to go on from, if any. A folder with checkpoints or a model is not begun anew unasked."""
     checkpoints = sorted_checkpoints(Path(settings.output_dir))
     wanted = settings.resume_from_checkpoint
     if wanted is None:
@@ -654,6 +659,11 @@ def find_checkpoint(settings: Settings) -> Path | None:
             raise PretrainingError(
                 f"{settings.output_dir} has checkpoints: go on with --resume_from_checkpoint last, or begin anew with "
                 "--overwrite_output_dir, which removes them"
+            )
+        if Path(settings.output_dir, RESULTS_FILE).is_file() and not settings.overwrite_output_dir:
+            raise PretrainingError(
+                f"{settings.output_dir} has a finished model: name another --output_dir, or begin anew with "
+                "--overwrite_output_dir"
             )
         return None
     if wanted == "last":

@@ -135,7 +135,8 @@ class Settings:
         ):
             if getattr(self, name) not in allowed:
                 raise PretrainingError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence"):
+        counts = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence")
+        for name in (*counts, "logging_steps"):
             if getattr(self, name) < 1:
                 raise PretrainingError(f"`{name}` must be at least 1, got {getattr(self, name)}")
         if self.max_steps <= 0 and self.num_train_epochs <= 0:
