@@ -553,6 +553,9 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--head_overrides", "head_dim=0"], "`head_dim` must be at least 1"),
         (["--resume_from_checkpoint", "last"], "has no checkpoint to go on from"),
         (["--tag_scheme", "IOB7"], "`tag_scheme` must be one of BIO, BIOES, IOB1"),
+        (["--output_dir", __file__], __file__),
+        (["--output_dir", finetune.NO_OUTPUT_DIR], "give --output_dir"),
+        (["--eval_strategy", "no"], "--load_best_model_at_end requires the save and eval strategy to match"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

@@ -458,6 +458,10 @@ def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, 
         (("--train_file", "nowhere.txt"), "no such file"),
         (("--max_steps", -1, "--num_train_epochs", 0.5), "must be whole"),
         (("--workers", 2), "`workers` must be 0 or 1"),
+        (("--logging_steps", 0), "`logging_steps` must be at least 1"),
+        (("--output_dir", __file__), __file__),
+        (("--vocab_file", "nowhere.txt"), "nowhere.txt"),
+        (("--model_name_or_path", Path(__file__).parent), str(Path(__file__).parent)),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(more, message, text, tmp_path, capsys):

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     transformers_logging.set_verbosity_error()
     try:
         cosine = bundle(chosen.folder, chosen.output_dir)
-    except FolderError as error:
+    except (FolderError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     size = sum(file.stat().st_size for file in chosen.output_dir.iterdir()) / 1e6

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from examples import UnknownLabel
 from figures import draw_comparison
 from finetune import BAD_INPUT, MIX_FILE, RESULTS_FILE, TASKS, finetune
-from settings import PLACEMENTS, SettingsError
+from settings import PLACEMENTS, SettingsError, in_one_line
 from task_data import TaskDataError
 
 from modeling_elmo.word_vectors import WordVectorError
@@ -160,7 +160,8 @@ def main(arguments: Sequence[str]) -> int:
     recipe = rest[:1] if rest and not rest[0].startswith("-") else []
     passed_on = [*recipe, "--task", own.task, *rest[len(recipe) :]]
     try:
-        check_settings(own.output_dir, passed_on)
+        with in_one_line():
+            check_settings(own.output_dir, passed_on)
         for setting in settings_to_run(own.placements, own.mixes, own.fractions):
             for seed in own.seeds:
                 print(f"\n=== {setting.model}, {setting.fraction:.0%} of the data, seed {seed}")

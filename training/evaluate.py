@@ -59,13 +59,22 @@ COMPARED = ("model", "placement", "fraction", "metric", "mean", "standard deviat
 Rows = list[dict[str, Any]]
 
 
+def read_lines(path: Path) -> Iterator[str]:
+    """Of a text, compressed or not."""
+    open_text = gzip.open if path.suffix == ".gz" else open
+    try:
+        with open_text(path, "rt", encoding="utf-8-sig") as file:
+            yield from file
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise TaskDataError(f"{path}: cannot be read as text: {error}") from error
+
+
 # -------------------------------------------------------------------------------------------------------- perplexity
 
 
 def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path, limit: int | None) -> Rows:
     """Of a text: with every sentence by itself, and with the states carried on in as many lanes as a batch has."""
-    with path.open(encoding="utf-8-sig") as file:
-        sentences = [line.split() for line in islice(file, limit) if line.strip()]
+    sentences = [line.split() for line in islice(read_lines(path), limit) if line.strip()]
     if not sentences:
         raise TaskDataError(f"{path}: empty, there is nothing to predict")
     words = [word for sentence in sentences for word in sentence]
@@ -111,29 +120,27 @@ class Use(NamedTuple):
 
 def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
     """The sentences of a sense file; what it joins by underscores are several words."""
-    open_text = gzip.open if path.suffix == ".gz" else open
-    with open_text(path, "rt", encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                tokens = json.loads(line)["tokens"]
-                words: list[str] = []
-                uses = []
-                for token in tokens:
-                    start = len(words)
-                    words += token["w"].split("_") if len(token["w"]) > 1 else [token["w"]]
-                    senses = [
-                        sense
-                        for inventory, sense in token["senses"]
-                        if inventory == INVENTORY and sense.startswith(SENSE_PREFIX)
-                    ]
-                    if senses:
-                        lemma = (token["lemma"].lower(), senses[0][-1])
-                        # Its number in the WordNet that the text was labelled by: SemCor's is 3.0, Senseval-2's 1.7.1.
-                        is_first = any("1" in sense.split(";") for _, sense in token["senses"])
-                        uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
-            except (ValueError, KeyError, TypeError) as error:
-                raise TaskDataError(f"{path}, line {number}: no sentence with senses ({error!r})") from error
-            yield words, uses
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            tokens = json.loads(line)["tokens"]
+            words: list[str] = []
+            uses = []
+            for token in tokens:
+                start = len(words)
+                words += token["w"].split("_") if len(token["w"]) > 1 else [token["w"]]
+                senses = [
+                    sense
+                    for inventory, sense in token["senses"]
+                    if inventory == INVENTORY and sense.startswith(SENSE_PREFIX)
+                ]
+                if senses:
+                    lemma = (token["lemma"].lower(), senses[0][-1])
+                    # Its number in the WordNet that the text was labelled by: SemCor's is 3.0, Senseval-2's 1.7.1.
+                    is_first = any("1" in sense.split(";") for _, sense in token["senses"])
+                    uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
+        except (ValueError, KeyError, TypeError) as error:
+            raise TaskDataError(f"{path}, line {number}: no sentence with senses ({error!r})") from error
+        yield words, uses
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

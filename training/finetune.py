@@ -52,7 +52,7 @@ from coref import Coreference
 from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
 from figures import draw_mix
 from processes import keep_to_the_end, run_script
-from settings import SettingsError, TaskSettings, parse_with_recipe, read_changes
+from settings import SettingsError, TaskSettings, in_one_line, parse_with_recipe, read_changes
 from squad import AnswerInContext
 from srl import SemanticRoles
 from task_data import TaskDataError, sample_fraction
@@ -515,8 +515,9 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
 
 def finetune(arguments: Sequence[str]) -> dict[str, Any] | None:
     """Trains and evaluates as told; the results, or None where training was stopped."""
-    settings, training = read_arguments(arguments)
-    run = Run(settings, training)
+    with in_one_line():
+        settings, training = read_arguments(arguments)
+        run = Run(settings, training)
     keep_to_the_end(run, training.world_size)
     parameters = sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad)
     print(

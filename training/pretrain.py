@@ -52,7 +52,7 @@ from data import (
     reading,
 )
 from processes import keep_to_the_end, run_script
-from settings import PretrainingError, Settings, SettingsError, read_settings
+from settings import PretrainingError, Settings, SettingsError, in_one_line, read_settings
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.modeling_elmo import NUM_SPECIAL_WORDS
@@ -792,20 +792,21 @@ def main(arguments: Sequence[str]) -> int:
     torch.sparse.check_sparse_tensor_invariants.disable()  # sparse gradients are ours and the optimizer's
     try:
         settings = read_settings(arguments, __doc__)
-        Path(settings.output_dir).mkdir(parents=True, exist_ok=True)
         trackers = [name for name in settings.report_to.split(",") if name and name != "none"]
         several = int(os.environ.get("WORLD_SIZE", 1)) > 1
-        accelerator = Accelerator(
-            cpu=several and not torch.accelerator.is_available(),  # else processes on CPUs do not find each other
-            mixed_precision=settings.mixed_precision,
-            log_with=trackers or None,
-            project_config=ProjectConfiguration(
-                settings.output_dir, logging_dir=str(Path(settings.output_dir, "logs"))
-            ),
-        )
-        if accelerator.is_main_process:
-            print(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
-        run = Run(settings, accelerator)
+        with in_one_line():
+            Path(settings.output_dir).mkdir(parents=True, exist_ok=True)
+            accelerator = Accelerator(
+                cpu=several and not torch.accelerator.is_available(),  # else processes on CPUs do not find each other
+                mixed_precision=settings.mixed_precision,
+                log_with=trackers or None,
+                project_config=ProjectConfiguration(
+                    settings.output_dir, logging_dir=str(Path(settings.output_dir, "logs"))
+                ),
+            )
+            if accelerator.is_main_process:
+                print(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
+            run = Run(settings, accelerator)
         keep_to_the_end(run, accelerator.num_processes)
         if trackers:
             flat = {k: v if isinstance(v, (int, float, str, bool)) else str(v) for k, v in vars(settings).items()}

@@ -2,13 +2,16 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
+
+from modeling_elmo.folders import first_line
 
 RECIPES = Path(__file__).parent / "recipes"
 # Where ELMo may be in a task model, in the order of tables.
@@ -17,6 +20,17 @@ PLACEMENTS = ("none", "input", "output", "both")
 
 class SettingsError(ValueError):
     """Settings or input that cannot be trained on. The message is one line and names what is wrong."""
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """Around the set-up of a run, where what a library says of a file, a folder or a setting is about bad input."""
+    try:
+        yield
+    except SettingsError:
+        raise
+    except (OSError, ValueError) as error:
+        raise SettingsError(first_line(error)) from error
 
 
 class PretrainingError(SettingsError):
