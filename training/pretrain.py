@@ -55,6 +55,7 @@ from processes import keep_to_the_end, run_script
 from settings import PretrainingError, Settings, SettingsError, in_one_line, read_settings
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.folders import first_line
 from modeling_elmo.modeling_elmo import NUM_SPECIAL_WORDS
 from modeling_elmo.softmax_elmo import Negatives
 
@@ -114,7 +115,10 @@ def make_tokenizer(
     width = settings.elmo_config().get("max_characters_per_token", 50)
     tokenizer = ElmoTokenizer(vocab_file=settings.vocab_file, max_characters_per_token=width)
     if settings.model_name_or_path and not settings.vocab_file:
-        tokenizer = AutoTokenizer.from_pretrained(settings.model_name_or_path)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(settings.model_name_or_path)
+        except (OSError, ValueError) as error:
+            raise PretrainingError(f"{settings.model_name_or_path}: there is no model: {first_line(error)}") from error
     has_words = len(tokenizer) > NUM_SPECIAL_WORDS
     if has_words and settings.max_steps > 0:
         return tokenizer, None
