@@ -213,7 +213,9 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("latin.txt", b"caf\xe9 .\n"), ("cut.txt.gz", gzip.compress(b"The bank .\n" * 99)[:-9])]
+    ("name", "content"),
+    [("latin.txt", b"caf\xe9 .\n"), ("cut.txt.gz", gzip.compress(b"The bank .\n" * 99)[:-9])],
+    ids=["latin", "cut"],
 )
 def test_text_that_cannot_be_read_is_named(name, content, tmp_path, capsys):
     (tmp_path / name).write_bytes(content)
