@@ -121,9 +121,10 @@ def test_a_sense_is_sought_among_those_of_the_part_of_speech(tmp_path):
 @pytest.mark.parametrize(("number", "score"), [("1", 1.0), ("1;3", 1.0), ("2", 0.0), ("2;1", 1.0)])
 def test_a_lemma_never_seen_has_the_first_sense_of_wordnet(number, score, tmp_path):
     test = write_senses(tmp_path / "test.jsonl", ("river", "side-n"), number=number)
-    (tmp_path / "train.jsonl").write_text('{"tokens": []}\n')
+    train = write_senses(tmp_path / "train.jsonl", ("river", "side-n"))
+    train.write_text(train.read_text().replace("Bank", "Tree"))  # another lemma
     embedder = KnownVectors(lambda word, words: [1.0])
-    rows = evaluate.senses(embedder, [tmp_path / "train.jsonl"], test, ["layer", "average"])
+    rows = evaluate.senses(embedder, [train], test, ["layer", "average"])
     assert [row["F1"] for row in rows] == [score] * 3
 
 
