@@ -362,9 +362,12 @@ class ElmoModel(ElmoPreTrainedModel):
         forward, backward = partial(run, 0), partial(run, 1)
         inputs = (words, *start_states)
         if all(runs_packed(model, *inputs) for model in models):
-            if len(packing.order) == 1 and not self._runs_compiled():
+            is_one = len(packing.order) == 1
+            if is_one and not self._runs_compiled():
                 return self._read_one_sentence(words[index], start_states)
-            results: Sequence[tuple[Tensor, ...]] = side_by_side(lambda: forward(*inputs), lambda: backward(*inputs))
+            results: Sequence[tuple[Tensor, ...]] = side_by_side(
+                lambda: forward(*inputs), lambda: backward(*inputs), halves=not is_one
+            )
         elif trains_side_by_side(*inputs) and not self.is_gradient_checkpointing:
             own = (list(self.forward_lm.parameters()), list(self.backward_lm.parameters()))
             results = train_side_by_side(forward, backward, inputs, own)
