@@ -189,6 +189,14 @@ def test_words_outside_the_vocabulary_are_read_as_spelled_and_predicted_as_unkno
     assert window.labels.tolist() == [[[tokenizer.unk_token_id]], [[tokenizer.convert_tokens_to_ids("0.0")]]]
 
 
+@pytest.mark.parametrize("suffix", [".txt", ".csv"])
+def test_a_byte_order_mark_is_no_part_of_a_word(suffix, tokenizer, tmp_path):
+    path = tmp_path / f"marked{suffix}"
+    path.write_text("\ufeff" + ("text\n" if suffix == ".csv" else "") + "the bank\n", encoding="utf-8")
+    corpus = open_corpus([str(path)])
+    assert set(count_words(corpus, tokenizer).words) == {"the", "bank"}
+
+
 def test_a_word_that_reads_like_padding_is_predicted_as_unknown(tokenizer):
     window = encode_window([["<S>"], ["</S>"]], [["<pad>"], ["<pad>"]], tokenizer)
     assert window.labels.tolist() == [[[tokenizer.unk_token_id]]] * 2

@@ -402,6 +402,13 @@ def test_a_head_with_other_labels_is_not_loaded(given, asked, tmp_path):
     assert ElmoForSequenceClassification.from_pretrained(tmp_path, **same).config.num_labels == 3
 
 
+def test_a_head_with_word_vectors_gets_no_tokenizer_without_its_words(tokenizer, tmp_path):
+    build("tagger").save_pretrained(tmp_path)
+    assert not (tmp_path / "tokenizer_config.json").exists()
+    build("tagger", word_vector_dim=0).save_pretrained(tmp_path / "characters")
+    assert (tmp_path / "characters" / "tokenizer_config.json").is_file()
+
+
 def test_word_vectors_are_the_embedding_and_unknown_words_their_mean(tokenizer):
     model = build("tagger")
     vectors = torch.arange(25.0).view(5, 5)
