@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/python training/demo.py
+	$(BIN)/python -m training.demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile

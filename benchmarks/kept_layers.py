@@ -8,18 +8,15 @@ and whether the losses are the same, step by step.
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, checkpoint, print_table, save
+from harness import checkpoint, print_table, save
 from transformers import TrainerCallback
 
-sys.path.insert(0, str(ROOT / "training"))
-
-from finetune import Run, read_arguments
+from training.finetune import Run, read_arguments
 
 
 class Clock(TrainerCallback):

@@ -9,19 +9,15 @@ training for its ELMo; this is what its character encoder and LSTM would have gi
 
 import argparse
 import statistics
-import sys
 from pathlib import Path
 
 import torch
 from allennlp_peer import AllenNlpElmo
-from harness import ROOT, checkpoint, load, print_table, read_sentences, save, seconds
+from harness import checkpoint, load, print_table, read_sentences, save, seconds
 
 from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.softmax_elmo import draw_negatives
-
-sys.path.insert(0, str(ROOT / "training"))
-
-from data import Block, LaneWindows
+from training.data import Block, LaneWindows
 
 
 class Sentences:

@@ -2,7 +2,7 @@
 
     python benchmarks/vocabulary.py [--recipe mini] [--steps 40]
 
-`training/pretrain.py` with the same text, window, lanes and negatives, and 50,000 or 800,000 words to predict, in
+`training.pretrain` with the same text, window, lanes and negatives, and 50,000 or 800,000 words to predict, in
 turn.
 """
 
@@ -20,7 +20,8 @@ from harness import ROOT, print_table, read_sentences, save
 def words_per_second(recipe: str, text: Path, vocabulary: Path, steps: int, folder: Path) -> float:
     command = [
         sys.executable,
-        ROOT / "training" / "pretrain.py",
+        "-m",
+        "training.pretrain",
         recipe,
         "--train_file",
         text,
@@ -28,7 +29,7 @@ def words_per_second(recipe: str, text: Path, vocabulary: Path, steps: int, fold
         vocabulary,
     ]
     command += ["--max_steps", steps, "--save_steps", 0, "--save_softmax", "false", "--output_dir", folder]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads((folder / "all_results.json").read_text(encoding="utf-8"))["train_words_per_second"]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_elmo import ElmoConfig
@@ -297,6 +298,9 @@ class GlorotLinear(nn.Linear):
         self.bound = (6 / (fan_in + out_features)) ** 0.5
         super().__init__(in_features, out_features, bias=bias)
 
+    def set_initial_weights(self) -> None:
+        init.uniform_(self.weight, -self.bound, self.bound)
+
 
 class ElmoLstmLayer(GradientCheckpointingLayer):
     """One LSTM layer with projection and clips, over packed words. `plain_recurrence` has the equations."""
@@ -390,6 +394,10 @@ class ElmoScalarMix(nn.Module):
         self.l2 = l2
         self.scalar_weights = nn.Parameter(torch.zeros(num_layers))
         self.gamma = nn.Parameter(torch.ones(1))
+
+    def set_initial_weights(self) -> None:
+        init.zeros_(self.scalar_weights)
+        init.ones_(self.gamma)
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """layers, each (..., D), and a (...) mask of real words, which only the normalisation reads -> (..., D)."""

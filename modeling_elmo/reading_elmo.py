@@ -1,23 +1,41 @@
-"""The reader of a paragraph that finds the answer to a question in it (Clark and Gardner, 2018).
+"""Question answering."""
 
-Words come without sentence markers and from the left, as in `encoders_elmo`.
-
-Shapes: B batch, T words of the context, S words of the question, D features of a word, H units of a GRU, N packed
-words.
-"""
-
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
-from .crf_elmo import IMPOSSIBLE
-from .encoders_elmo import WordDropout, WordLstm, Words, attend, together
+from .configuration_elmo import ElmoConfig
+from .heads_elmo import (
+    IGNORED,
+    CharacterCnn,
+    ElmoTaskModel,
+    WordDropout,
+    WordLstm,
+    Words,
+    _mean_loss,
+    _put,
+    attend,
+    together,
+)
 from .layers_elmo import GlorotLinear
 from .recurrence_elmo import in_steps, states_before
+from .tagging_elmo import IMPOSSIBLE
+from .tokenization_elmo import ElmoTokenizer
+
+# Of a reader's (Clark and Gardner, 2018).
+READER_CHARACTER_DIM, READER_FILTER_WIDTH = 20, 5
+READER_DIM = 90
+# Windows of a context that are read at once.
+WINDOWS_AT_ONCE = 16
 
 
 class _GruRecurrence(torch.autograd.Function):
@@ -118,6 +136,9 @@ class Similarity(nn.Module):
         self.second = nn.Linear(units + elmo, 1, bias=False)
         self.product = nn.Parameter(self.initial_product())
 
+    def set_initial_weights(self) -> None:
+        init.copy_(self.product, self.initial_product())
+
     def initial_product(self) -> Tensor:
         """w_3: 1 for a GRU's features, which are below 1; ELMo's are not, and many."""
         return torch.cat([torch.ones(self.units), torch.full((self.elmo,), max(self.elmo, 1) ** -0.5)])
@@ -208,4 +229,159 @@ def windows_of(words: int, longest: int, overlap: int) -> list[tuple[int, int]]:
     return [(first, min(first + longest, words)) for first in range(0, max(words - overlap, 1), longest - overlap)]
 
 
-__all__ = ["ParagraphReader", "Similarity", "WordGru", "best_spans", "windows_of"]
+@dataclass
+class ElmoQuestionAnsweringOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForQuestionAnswering`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with positions):
+            The mean of -log p of the answers' first and of their last words.
+        start_logits, end_logits (`torch.FloatTensor` of shape `(B, T)`):
+            Scores of the context's words as an answer's first and last; -1e4 everywhere else.
+        predictions (`torch.FloatTensor` of shape `(B, 3)`, *optional*, in eval mode):
+            Positions of the first and the last word of the best answer of at most `config.max_answer_words` words,
+            and the sum of their logits, which windows of one context are compared by; -100 without a context.
+    """
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class Answer(NamedTuple):
+    """An answer's text, p(first word) p(last word), and its first character in the context and one past its last."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class ElmoForQuestionAnswering(ElmoTaskModel):
+    """The answer to a question as words of a context: attention between them and within (Clark and Gardner, 2018).
+
+    The question is the first text of a pair and the context the second. A context of many sentences is one sequence
+    to the biLM.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Identity()  # the reader's is one of whole texts, in which words have their places
+        # Not of the tagger's name: its sizes are others, and folders load through every auto class.
+        self.reader_cnn = None
+        if config.head_char_filters:
+            self.reader_cnn = CharacterCnn(
+                config.char_vocab_size, READER_CHARACTER_DIM, config.head_char_filters, READER_FILTER_WIDTH
+            )
+        units = config.head_dim or READER_DIM
+        self.reader = ParagraphReader(self.input_size, self.elmo_size, units, config.head_dropout)
+        self.post_init()
+
+    def _own_features(self) -> int:
+        return self.config.head_char_filters
+
+    def _features(self, char_ids: Tensor) -> list[Tensor]:
+        return [] if self.reader_cnn is None else [self.reader_cnn(char_ids)]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoQuestionAnsweringOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of pairs of a question and a context.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these pairs.
+            start_positions, end_positions (`(B,)`, *optional*):
+                Positions of the answer's first and last word in the row, of words of the context; -100 where the row
+                has no answer to learn from.
+        """
+        if token_type_ids is None:
+            raise ValueError(
+                "ElmoForQuestionAnswering reads pairs: tokenizer(question, context), with their `token_type_ids`"
+            )
+        (question, context), (_, position) = self._read(
+            input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=2
+        )
+        starts, ends = self.reader(question, context)  # (B, T')
+        logits = [
+            _put(scores[..., None], position, context.mask, token_type_ids.shape, IMPOSSIBLE).squeeze(-1)
+            for scores in (starts, ends)
+        ]
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            is_context = _put(context.mask[..., None], position, context.mask, token_type_ids.shape, False).squeeze(-1)
+            losses = [
+                _position_loss(scores, wanted, is_context, name)
+                for scores, wanted, name in zip(
+                    logits, (start_positions, end_positions), ("start_positions", "end_positions"), strict=True
+                )
+            ]
+            loss = sum(losses) / 2 + self._penalty()
+        predictions = None if self.training else self._best(starts, ends, position, context.mask)
+        return ElmoQuestionAnsweringOutput(loss, *logits, predictions)
+
+    def _best(self, starts: Tensor, ends: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        """Of scores (B, T') of the context's words the best spans, by the words' positions in the row: (B, 3)"""
+        if not mask.shape[1]:
+            return starts.new_full((len(mask), 3), IGNORED)
+        first, last, score = best_spans(starts, ends, self.config.max_answer_words)
+        places = [position.gather(1, word[:, None])[:, 0] for word in (first, last)]
+        return torch.stack([*places, score], dim=1).masked_fill(~mask[:, :1], IGNORED)
+
+    @torch.no_grad()
+    def answer(self, question: str, context: str, tokenizer: ElmoTokenizer) -> Answer:
+        """The best answer that the context has to the question.
+
+        A context of more than `config.max_context_words` words is read in overlapping windows. Their scores are
+        compared as they are: p is over the words of all windows.
+        """
+        spans = {}
+        for name, text in (("question", question), ("context", context)):
+            spans[name] = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            if not spans[name]:
+                raise ValueError(f"`{name}` must have words, got {text!r}")
+        asked = [question[start:end] for start, end in spans["question"]]
+        told = [context[start:end] for start, end in spans["context"]]
+        windows = windows_of(len(told), self.config.max_context_words, self.config.context_overlap)
+        best, found, totals = -math.inf, (0, 0), []
+        was_training = self.training
+        self.eval()
+        try:
+            for some in (windows[i : i + WINDOWS_AT_ONCE] for i in range(0, len(windows), WINDOWS_AT_ONCE)):
+                pairs = [asked] * len(some), [told[first:last] for first, last in some]
+                inputs = tokenizer(*pairs, is_split_into_words=True, padding=True, return_tensors="pt")
+                output = self(**{name: tensor.to(self.device) for name, tensor in inputs.items()})
+                totals.append(torch.stack([output.start_logits, output.end_logits]).flatten(1).logsumexp(1))
+                row = int(output.predictions[:, 2].argmax())
+                *places, score = output.predictions[row].tolist()
+                if score > best:
+                    best = score
+                    found = tuple(some[row][0] + inputs.token_to_word(row, int(place)) for place in places)
+        finally:
+            self.train(was_training)
+        start, end = spans["context"][found[0]][0], spans["context"][found[1]][1]
+        total = torch.stack(totals).logsumexp(0).sum()  # of the first word and of the last
+        return Answer(context[start:end], math.exp(best - total.item()), start, end)
+
+
+def _position_loss(logits: Tensor, wanted: Tensor, is_context: Tensor, name: str) -> Tensor:
+    """-log p of the wanted positions (B,) among the words of the context, the mean over the rows that have one."""
+    known = wanted != IGNORED
+    inside = (wanted >= 0) & (wanted < logits.shape[1])
+    inside &= is_context.gather(1, wanted.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    if bool((known & ~inside).any()):
+        outside = wanted[known & ~inside][0].item()
+        raise ValueError(f"`{name}` must be positions of words of the context, or {IGNORED}; got {outside}")
+    return _mean_loss(logits, wanted)

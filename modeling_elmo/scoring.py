@@ -41,7 +41,7 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
             raise
         raise FolderError(
             f"{folder}: the model was saved without its softmax, which scoring needs: published checkpoints have "
-            "none, and training/pretrain.py keeps it with --save_softmax true"
+            "none, and training.pretrain keeps it with --save_softmax true"
         ) from error
     if len(tokenizer) != model.config.vocab_size:
         raise FolderError(

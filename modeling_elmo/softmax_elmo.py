@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from transformers import initialization as init
 
 from .recurrence_elmo import dtype_of_products
 
@@ -154,6 +155,10 @@ class ElmoSoftmax(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, size))
         self.bias = nn.Parameter(torch.empty(vocab_size))
         self.sparse = False
+
+    def set_initial_weights(self) -> None:
+        init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+        init.copy_(self.bias, self.initial_bias())
 
     def initial_bias(self) -> Tensor:
         """Words are as probable as they are frequent, before anything is learned.

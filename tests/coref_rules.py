@@ -7,7 +7,7 @@ ended such a mention in the training data. Nothing is known of the documents bes
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from coref import Clusters, Document, Mention
+from training.coref import Clusters, Document, Mention
 
 GENDERS = {
     "first": "i me my mine myself",

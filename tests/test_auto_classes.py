@@ -90,17 +90,19 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
     code = {path.name for path in tmp_path.glob("*.py")}
     names = (
+        "bilm",
+        "classification",
         "configuration",
-        "crf",
-        "encoders",
-        "highway_lstm",
+        "coreference",
+        "heads",
         "kernel",
         "layers",
         "modeling",
         "reading",
         "recurrence",
+        "roles",
         "softmax",
-        "spans",
+        "tagging",
         "tokenization",
     )
     assert code == {f"{name}_elmo.py" for name in names}

@@ -10,30 +10,17 @@ import sys
 import textwrap
 from pathlib import Path
 
-import finetune
 import pytest
 import torch
 from clean_process import run_without_package
-from coref import (
-    Document,
-    coreference_scores,
-    cut_document,
-    predicted_clusters,
-    read_documents,
-    without_singletons,
-    write_document,
-)
 from coref_rules import find_mentions, frequent_nouns, previous_of_gender, same_head_word
 from datasets import Dataset
-from examples import Collator
 from huggingface_hub.errors import StrictDataclassError
-from settings import TaskSettings
-from task_data import TaskDataError
 from torch.nn import functional as F
 
 from modeling_elmo import ElmoConfig, ElmoForCoreferenceResolution, ElmoTokenizer
-from modeling_elmo.modeling_elmo import IGNORED
-from modeling_elmo.spans_elmo import (
+from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.coreference_elmo import (
     DocumentWords,
     Ranking,
     SpanRanking,
@@ -42,6 +29,19 @@ from modeling_elmo.spans_elmo import (
     coreference_loss,
     within_sentences,
 )
+from training import finetune
+from training.coref import (
+    Document,
+    coreference_scores,
+    cut_document,
+    predicted_clusters,
+    read_documents,
+    without_singletons,
+    write_document,
+)
+from training.examples import Collator
+from training.settings import TaskSettings
+from training.task_data import TaskDataError
 
 TASK = finetune.TASKS["coref"]
 PLACEMENTS = ("none", "input", "output", "both")
@@ -224,9 +224,9 @@ def test_sentences_read_in_groups_are_sentences_read_together(tokenizer, monkeyp
     batch = batch_of(DOCUMENTS, tokenizer)
     with torch.no_grad():
         expected = model(**batch)
-        monkeypatch.setattr("modeling_elmo.modeling_elmo.TOKENS_AT_ONCE", 1)
-        monkeypatch.setattr("modeling_elmo.spans_elmo.WORDS_AT_ONCE", 2)
-        monkeypatch.setattr("modeling_elmo.spans_elmo.SPANS_AT_ONCE", 2)
+        monkeypatch.setattr("modeling_elmo.coreference_elmo.TOKENS_AT_ONCE", 1)
+        monkeypatch.setattr("modeling_elmo.coreference_elmo.WORDS_AT_ONCE", 2)
+        monkeypatch.setattr("modeling_elmo.coreference_elmo.SPANS_AT_ONCE", 2)
         found = model(**batch)
     assert torch.equal(found.predictions, expected.predictions)
     torch.testing.assert_close(found.loss, expected.loss)

@@ -6,7 +6,9 @@ from collections import Counter
 
 import datasets
 import pytest
-from data import (
+
+from modeling_elmo import ElmoTokenizer
+from training.data import (
     IGNORED,
     BlockReader,
     Corpus,
@@ -18,8 +20,6 @@ from data import (
     open_corpus,
     prefetch,
 )
-
-from modeling_elmo import ElmoTokenizer
 
 # Every word is its own: sentence and position.
 SENTENCES = [[f"{number}.{word}" for word in range(number * 7 % 11 + 1)] for number in range(83)]
@@ -205,7 +205,7 @@ def test_a_word_that_reads_like_padding_is_predicted_as_unknown(tokenizer):
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_counting_counts_every_word(processes, streaming, tokenizer, monkeypatch):
-    monkeypatch.setattr("data.ROWS_AT_ONCE", 10)
+    monkeypatch.setattr("training.data.ROWS_AT_ONCE", 10)
     counts = count_words(make_corpus(streaming), tokenizer, processes)
     assert counts.words == WORDS
     assert counts.sentences == len(SENTENCES)

@@ -3,19 +3,18 @@
 from collections import Counter
 from pathlib import Path
 
-import demo
-import figures
 import numpy as np
 import pytest
 from matplotlib import pyplot
-from task_data import read_examples
 from typer.testing import CliRunner
 
 from modeling_elmo import MINI
 from modeling_elmo.cli import app
+from training import demo, figures
+from training.task_data import read_examples
 
 needs_mini = pytest.mark.skipif(
-    not (Path(MINI) / "config.json").is_file(), reason=f"elmo-mini is not in {MINI}: training/bundle.py puts it there"
+    not (Path(MINI) / "config.json").is_file(), reason=f"elmo-mini is not in {MINI}: training.bundle puts it there"
 )
 
 

@@ -5,14 +5,13 @@ import json
 import math
 from pathlib import Path
 
-import bundle
-import evaluate
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import MINI, ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from training import bundle, evaluate
 
 SIZES = {"projection_dim": 16, "cell_dim": 32, "char_filters": [[1, 8], [3, 24]], "num_highway_layers": 1}
 VOCABULARY = ["the", "bank", "river", "money", "."]

@@ -10,19 +10,18 @@ import sys
 import time
 from pathlib import Path
 
-import compare
-import finetune
 import pytest
 import torch
-from averaging import WEIGHTS_FILE
 from datasets import Dataset
-from examples import GIGABYTE, Collator, Examples, LayerStore, encode
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
+from training import compare, finetune
+from training.averaging import WEIGHTS_FILE
+from training.examples import GIGABYTE, Collator, Examples, LayerStore, encode
 
-SCRIPT = Path(finetune.__file__)
+MODULE = "training.finetune"
 NAMES = ["Anna", "Boris", "Clara", "David"]
 TOWNS = ["Oslo", "Rome", "Paris", "York"]
 SMALL = ["head_dim=12", "head_char_filters=8", "head_dropout=0.1", "elmo_dropout=0.1"]
@@ -365,7 +364,7 @@ def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
     more = ["--elmo_placement", "none", "--word_vectors", vectors, "--num_train_epochs", 4000, "--save_strategy", "no"]
     more += ["--load_best_model_at_end", "false", "--eval_strategy", "no", "--logging_steps", 1]
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), *arguments("ner", data, output, *more)],
+        [sys.executable, "-m", MODULE, *arguments("ner", data, output, *more)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -424,7 +423,7 @@ def test_two_processes_train_and_evaluate(bilm, vectors, tmp_path):
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
     command = arguments("ner", write_ner(tmp_path / "data"), tmp_path / "out", *more)
     done = subprocess.run(
-        [*launcher, "--main_process_port", str(random.randint(20_000, 60_000)), str(SCRIPT), *command],
+        [*launcher, "--main_process_port", str(random.randint(20_000, 60_000)), "-m", MODULE, *command],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

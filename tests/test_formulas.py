@@ -14,9 +14,10 @@ import torch
 from numpy_elmo import sigmoid
 from torch import Tensor, nn
 
-from modeling_elmo.crf_elmo import IMPOSSIBLE
-from modeling_elmo.encoders_elmo import BiattentiveNetwork, Esim, Words
+from modeling_elmo.classification_elmo import BiattentiveNetwork, Esim
+from modeling_elmo.heads_elmo import Words
 from modeling_elmo.reading_elmo import ParagraphReader
+from modeling_elmo.tagging_elmo import IMPOSSIBLE
 
 INPUTS, UNITS, OUTPUTS = 5, 3, 4
 ELMO_SIZES = (0, 7)  # without ELMo at the output, and with it

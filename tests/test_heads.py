@@ -28,7 +28,11 @@ from modeling_elmo import (
     ElmoModel,
     ElmoTokenizer,
 )
-from modeling_elmo.crf_elmo import (
+from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.classification_elmo import pooled
+from modeling_elmo.heads_elmo import WordLstm, attend
+from modeling_elmo.layers_elmo import Dropout
+from modeling_elmo.tagging_elmo import (
     LinearChainCrf,
     Scores,
     allowed_labels,
@@ -37,9 +41,6 @@ from modeling_elmo.crf_elmo import (
     partition,
     without_transitions,
 )
-from modeling_elmo.encoders_elmo import WordLstm, attend, pooled
-from modeling_elmo.layers_elmo import Dropout
-from modeling_elmo.modeling_elmo import IGNORED
 
 PLACEMENTS = ("none", "input", "output", "both")
 WORDS = ["the", "bank", "river", "money", "."]

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import finetune
-import pretrain
 import pytest
 import torch
 from hub_server import HubServer, card_errors
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from settings import Settings
 
 import hub_upload
 from modeling_elmo import (
@@ -34,6 +31,8 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.configuration_elmo import AUTO_MAP
+from training import finetune, pretrain
+from training.settings import Settings
 
 ROOT = Path(hub_upload.__file__).parent
 TOKEN, OTHER_TOKEN, WRONG_TOKEN = (f"hf_{name * 6}" for name in ("owner", "other", "wrong"))

@@ -153,7 +153,7 @@ def test_parts_that_are_frozen_get_no_gradients_and_the_others_theirs(frozen, to
     gradients = []
     for is_parallel in (True, False):
         if not is_parallel:
-            monkeypatch.setattr("modeling_elmo.modeling_elmo.trains_side_by_side", lambda *_: False)
+            monkeypatch.setattr("modeling_elmo.bilm_elmo.trains_side_by_side", lambda *_: False)
         model.zero_grad()
         model(**encode(tokenizer)).last_hidden_state.square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})

@@ -1,4 +1,4 @@
-"""training/pretrain.py: from text to a folder, interrupted or not, alone or together."""
+"""training.pretrain: from text to a folder, interrupted or not, alone or together."""
 
 import json
 import math
@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import pretrain
-import processes
 import pytest
 import torch
 from accelerate.state import AcceleratorState
@@ -21,8 +19,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import ElmoModel, ElmoTokenizer
+from training import pretrain, processes
 
-SCRIPT = Path(pretrain.__file__)
+MODULE = "training.pretrain"
 # Two half batches and one whole: the same float32 sums in another order, over forty updates.
 ACCUMULATION_TOLERANCE = 1e-6
 
@@ -180,7 +179,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_with_the_weights_of_one_that_
 def test_a_run_told_to_stop_saves_and_goes_on_later(number, workers, text, tmp_path):
     """The signal goes to all its processes, as a terminal or a scheduler sends it."""
     more = ("--save_steps", 0, "--max_steps", 100_000, "--workers", workers)
-    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, *more)]
+    command = [sys.executable, "-m", MODULE, *arguments(text, tmp_path, *more)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -208,7 +207,7 @@ def test_signals_are_handled_as_before_once_a_run_is_over(text, tmp_path):
 
 
 def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
-    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, "--save_steps", 1, "--max_steps", 100_000)]
+    command = [sys.executable, "-m", MODULE, *arguments(text, tmp_path, "--save_steps", 1, "--max_steps", 100_000)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not (tmp_path / "checkpoint-5").is_dir() and time.monotonic() < deadline:
@@ -224,7 +223,7 @@ def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
 
 def test_an_error_in_the_loop_ends_the_process_that_prepares_windows_too(text, tmp_path):
     (tmp_path / ".checkpoint-20.tmp").write_text("a file where the first checkpoint is made")
-    command = [sys.executable, str(SCRIPT), *arguments(text, tmp_path, "--workers", 1)]
+    command = [sys.executable, "-m", MODULE, *arguments(text, tmp_path, "--workers", 1)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert "checkpoint-20" in done.stderr
@@ -294,7 +293,7 @@ def launch(*command: object, how: str = "--multi_gpu") -> subprocess.CompletedPr
     launcher = [sys.executable, "-m", "accelerate.commands.launch", how, "--num_processes", "2"]
     port = ["--main_process_port", str(random.randint(20_000, 60_000))]
     return subprocess.run(
-        [*launcher, *port, str(SCRIPT), *map(str, command)],
+        [*launcher, *port, "-m", MODULE, *map(str, command)],
         env=environment,
         capture_output=True,
         text=True,
@@ -320,13 +319,13 @@ def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
 @pytest.mark.parametrize(
     ("launcher", "count"),
     [
-        (["accelerate", "launch", "--cpu", "--num_processes", "2", "s.py", "--num_processes", "3"], 2),
-        (["python", "-m", "accelerate.commands.launch", "--num-processes=4", "--cpu", "s.py"], 4),
-        (["accelerate", "launch", "--cpu", "s.py", "--num_processes", "3"], 1),
+        (["accelerate", "launch", "--cpu", "--num_processes", "2", "-m", "s", "--num_processes", "3"], 2),
+        (["python", "-m", "accelerate.commands.launch", "--num-processes=4", "--cpu", "-m", "s"], 4),
+        (["accelerate", "launch", "--cpu", "-m", "s", "--num_processes", "3"], 1),
     ],
 )
 def test_the_launchers_command_line_says_how_many_processes_are_wanted(launcher, count):
-    assert processes.asked_for(launcher, "s.py") == count
+    assert processes.asked_for(launcher, "s") == count
 
 
 def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_path):
@@ -528,7 +527,7 @@ def test_help_teaches(capsys):
         pretrain.main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert "accelerate launch training/pretrain.py" in shown
+    assert "accelerate launch -m training.pretrain" in shown
     assert "--resume_from_checkpoint" in shown
 
 

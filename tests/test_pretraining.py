@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from data import encode_window
 from transformers import AutoModel, AutoModelForPreTraining, Trainer, TrainingArguments
 from typer.testing import CliRunner
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
 from modeling_elmo.cli import app
 from modeling_elmo.softmax_elmo import draw_negatives
+from training.data import encode_window
 
 WORDS = "the bank of river is steep lends money a to he sat on ! .".split()
 SENTENCES = [
@@ -199,7 +199,7 @@ def test_threads_side_by_side_give_the_gradients_of_one_after_the_other(tokenize
     results = []
     for is_parallel in (True, False):
         if not is_parallel:
-            monkeypatch.setattr("modeling_elmo.modeling_elmo.trains_side_by_side", lambda *_: False)
+            monkeypatch.setattr("modeling_elmo.bilm_elmo.trains_side_by_side", lambda *_: False)
         torch.manual_seed(3)
         model.zero_grad()
         output = model(**lanes_of(SENTENCES, tokenizer))

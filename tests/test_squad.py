@@ -6,16 +6,12 @@ import os
 from pathlib import Path
 
 import datasets
-import finetune
 import numpy as np
 import pytest
 import torch
 from clean_process import run_without_package
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
-from settings import TaskSettings
-from squad import AnswerInContext, answer_scores, best_answers, exact_match, word_f1
-from task_data import TaskDataError
 from test_heads import PLACEMENTS, SIZES, TOLERANCE, WORDS
 from torch import nn
 from transformers import (
@@ -27,9 +23,13 @@ from transformers import (
 )
 
 from modeling_elmo import ElmoConfig, ElmoForQuestionAnswering, ElmoModel, ElmoTokenizer
-from modeling_elmo.crf_elmo import IMPOSSIBLE
-from modeling_elmo.modeling_elmo import IGNORED
+from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.reading_elmo import WordGru, best_spans, windows_of
+from modeling_elmo.tagging_elmo import IMPOSSIBLE
+from training import finetune
+from training.settings import TaskSettings
+from training.squad import AnswerInContext, answer_scores, best_answers, exact_match, word_f1
+from training.task_data import TaskDataError
 
 QUESTIONS = ["who lends money ?", "where ?", "what is by the river"]
 CONTEXTS = ["The bank lends money .", "river", "We sat by a river and the bank was closed , so we read ."]

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import finetune
 import numpy as np
 import pytest
 import torch
@@ -15,7 +14,17 @@ import transformers
 from clean_process import run_without_package
 from hypothesis import given
 from hypothesis import strategies as st
-from srl import (
+from transformers import DataCollatorForTokenClassification
+from typer.testing import CliRunner
+
+from modeling_elmo import ElmoConfig, ElmoForSemanticRoleLabeling, ElmoTokenizer
+from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.cli import app
+from modeling_elmo.configuration_elmo import AUTO_MAP
+from modeling_elmo.roles_elmo import HighwayLstm, _HighwayRecurrence, plain_highway_recurrence
+from modeling_elmo.tagging_elmo import allowed_labels
+from training import finetune
+from training.srl import (
     SemanticRoles,
     arguments_of,
     cells_of_labels,
@@ -23,16 +32,7 @@ from srl import (
     labels_of_cells,
     read_propositions,
 )
-from task_data import TaskDataError
-from transformers import DataCollatorForTokenClassification
-from typer.testing import CliRunner
-
-from modeling_elmo import ElmoConfig, ElmoForSemanticRoleLabeling, ElmoTokenizer
-from modeling_elmo.cli import app
-from modeling_elmo.configuration_elmo import AUTO_MAP
-from modeling_elmo.crf_elmo import allowed_labels
-from modeling_elmo.highway_lstm_elmo import HighwayLstm, _HighwayRecurrence, plain_highway_recurrence
-from modeling_elmo.modeling_elmo import IGNORED
+from training.task_data import TaskDataError
 
 ROLES = ("ARG0", "ARG1", "C-ARG1", "R-ARG0", "V")
 LABELS = ["O", *(f"{place}-{role}" for role in ROLES for place in "BI")]

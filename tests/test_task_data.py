@@ -6,7 +6,8 @@ from pathlib import Path
 
 import datasets
 import pytest
-from task_data import (
+
+from training.task_data import (
     SCHEMES,
     SENTIMENTS,
     TaskDataError,

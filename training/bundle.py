@@ -1,8 +1,8 @@
 """Puts a pretrained model into the package, where `modeling_elmo.MINI` finds it.
 
-    python training/pretrain.py mini --train_file litbank.train.txt masc.train.txt \
+    python -m training.pretrain mini --train_file litbank.train.txt masc.train.txt \
         --validation_file litbank.heldout.txt --output_dir runs/elmo-mini
-    python training/bundle.py runs/elmo-mini
+    python -m training.bundle runs/elmo-mini
 
 The weights, those of the softmax included, go to disk in float16 and are float32 again when they are loaded. The
 package has the code, so the folder has none. Vectors are compared before and after.
@@ -80,9 +80,9 @@ def bundle(folder: Path, target: Path) -> float:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="training/bundle.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="training.bundle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="what training/pretrain.py wrote")
+    parser.add_argument("folder", type=Path, help="what training.pretrain wrote")
     parser.add_argument("--output_dir", type=Path, default=Path(MINI), help="by default, the package's own")
     chosen = parser.parse_args(list(arguments))
     transformers_logging.set_verbosity_error()

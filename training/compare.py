@@ -1,11 +1,11 @@
 """Compares places and mixes of ELMo on a task, over seeds and parts of the training data: one table, one plot.
 
-    python training/compare.py --task ner --model_name_or_path my-elmo --train_file eng.train \
+    python -m training.compare --task ner --model_name_or_path my-elmo --train_file eng.train \
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/compare \
         --placements none input output both
 
 The paper's Table 2 is --mixes last average 1 0.001, its Table 3 --placements none input output both, its Figure 1
---fractions 0.01 0.1 1. Everything else is passed on to training/finetune.py. Finished runs are not done again, so an
+--fractions 0.01 0.1 1. Everything else is passed on to training.finetune. Finished runs are not done again, so an
 interrupted comparison goes on when it is started again.
 """
 
@@ -21,15 +21,12 @@ from typing import Any, NamedTuple
 
 from transformers.utils import logging as transformers_logging
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from examples import UnknownLabel
-from figures import draw_comparison
-from finetune import BAD_INPUT, MIX_FILE, RESULTS_FILE, TASKS, finetune
-from settings import PLACEMENTS, SettingsError, in_one_line
-from task_data import TaskDataError
-
 from modeling_elmo.word_vectors import WordVectorError
+from training.examples import UnknownLabel
+from training.figures import draw_comparison
+from training.finetune import BAD_INPUT, MIX_FILE, RESULTS_FILE, TASKS, finetune
+from training.settings import PLACEMENTS, SettingsError, in_one_line
+from training.task_data import TaskDataError
 
 SETTINGS_FILE = "settings.json"
 INTERRUPTED = 130
@@ -145,7 +142,7 @@ def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="training/compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="training.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", required=True, choices=list(TASKS))
     parser.add_argument("--output_dir", required=True, type=Path, help="where runs, table and plot go")

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 import torch
 from datasets import Dataset
-from examples import Examples
 from scipy.optimize import linear_sum_assignment
-from settings import TaskSettings
-from task_data import KINDS, TaskDataError, dataset_of, json_records, load_split, read_lines, split_columns
-from tasks import Task
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.modeling_elmo import IGNORED
+from modeling_elmo.bilm_elmo import IGNORED
+from training.examples import Examples
+from training.settings import TaskSettings
+from training.task_data import KINDS, TaskDataError, dataset_of, json_records, load_split, read_lines, split_columns
+from training.tasks import Task
 
 logger = logging.getLogger(__name__)
 

@@ -18,15 +18,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-from figures import draw_mix, draw_senses
-from finetune import MIX_FILE, finetune
-from task_data import read_examples
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import MINI, ElmoEmbedder
 from modeling_elmo.embedding import EmbeddingError
 from modeling_elmo.neighbors import Uses, mark
 from modeling_elmo.scoring import load_scorer
+from training.figures import draw_mix, draw_senses
+from training.finetune import MIX_FILE, finetune
+from training.task_data import read_examples
 
 SAMPLE = Path(__file__).parent / "sample"
 OUTPUT = Path("demo")

@@ -1,14 +1,14 @@
 """What a biLM has learned, without training a task model: one command for each of the paper's tables.
 
-    python training/evaluate.py perplexity --model my-elmo heldout.txt other.txt --output_dir results
-    python training/evaluate.py senses --model my-elmo --train semcor.jsonl.gz --test senseval2.jsonl.gz --output_dir …
-    python training/evaluate.py tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
-    python training/evaluate.py tasks runs/compare/ner runs/compare/sst --output_dir …
+    python -m training.evaluate perplexity --model my-elmo heldout.txt other.txt --output_dir results
+    python -m training.evaluate senses --model my-elmo --train semcor.jsonl.gz --test senseval2.jsonl.gz --output_dir …
+    python -m training.evaluate tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
+    python -m training.evaluate tasks runs/compare/ner runs/compare/sst --output_dir …
 
 perplexity: of each text, a sentence a line, by the forward and the backward language model; every sentence by itself,
 and with the states carried on from sentence to sentence. senses: word sense disambiguation by the nearest centroid of
 a sense, layer by layer (the paper's Table 5), and by the votes of the nearest uses. tags: parts of speech by a linear
-classifier of each layer (its Table 6). tasks: what folders of training/compare.py found, as one table of tasks and
+classifier of each layer (its Table 6). tasks: what folders of training.compare found, as one table of tasks and
 places of ELMo (folders of one name are one task), a picture of those that have several parts of the training data,
 and the weights that the task models gave to the layers, as a table and a picture (its Table 3 and Figures 1 and 2).
 Results are written as JSON and as Markdown.
@@ -31,12 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from figures import draw_comparison, draw_mix
-from settings import PLACEMENTS
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from task_data import TaskDataError, read_examples
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
@@ -44,6 +41,9 @@ from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.embedding import EmbeddingError
 from modeling_elmo.folders import FolderError
 from modeling_elmo.scoring import load_scorer
+from training.figures import draw_comparison, draw_mix
+from training.settings import PLACEMENTS
+from training.task_data import TaskDataError, read_examples
 
 BAD_INPUT = 2
 BATCH = 32
@@ -53,7 +53,7 @@ SENSE_PREFIX = "eng30-"
 # A cosine with a vector of zeros is 0.
 SMALLEST = 1e-12
 
-# Of a row of training/compare.py.
+# Of a row of training.compare.
 COMPARED = ("model", "placement", "fraction", "metric", "mean", "standard deviation", "mix")
 
 Rows = list[dict[str, Any]]
@@ -264,7 +264,7 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
             compared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
             rows += [{"task": folder.resolve().name, **{name: row[name] for name in COMPARED}} for row in compared]
         except (ValueError, KeyError, TypeError) as error:
-            raise TaskDataError(f"{folder}: no comparison of training/compare.py ({error!r})") from error
+            raise TaskDataError(f"{folder}: no comparison of training.compare ({error!r})") from error
     if not rows:
         raise TaskDataError(f"{', '.join(map(str, folders))}: no run is finished")
     (task, fraction, model), times = Counter((row["task"], row["fraction"], row["model"]) for row in rows).most_common(
@@ -365,7 +365,7 @@ def at_least_1(text: str) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="training/evaluate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="training.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tables = parser.add_subparsers(dest="table", required=True)
     made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "tags", "tasks")}
@@ -373,7 +373,7 @@ def main(arguments: Sequence[str]) -> int:
         if name != "tasks":
             table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
         table.add_argument("--output_dir", required=True, type=Path)
-    made["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training/compare.py")
+    made["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training.compare")
     made["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenised sentences, one a line")
     made["perplexity"].add_argument("--limit", type=at_least_1, help="read so many lines of each text")
     made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")

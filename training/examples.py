@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.modeling_elmo import ElmoTaskModel
+from modeling_elmo.heads_elmo import ElmoTaskModel
 
 # Tokens that are read by the biLM at once when its layers are kept.
 BATCH_TOKENS = 2048

@@ -1,9 +1,9 @@
 """Trains a task model on top of ELMo, with the models of the paper.
 
-    python training/finetune.py --task ner --model_name_or_path my-elmo --train_file eng.train \
+    python -m training.finetune --task ner --model_name_or_path my-elmo --train_file eng.train \
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/ner
-    python training/finetune.py --task ner --elmo_placement none --train_file … --output_dir runs/baseline
-    python training/finetune.py --task ner … --output_dir runs/ner --resume_from_checkpoint last
+    python -m training.finetune --task ner --elmo_placement none --train_file … --output_dir runs/baseline
+    python -m training.finetune --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
 Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag a word), choice (the right ending),
 srl (semantic roles), squad (an answer in a context), coref (mentions of the same thing in a document). Each has a
@@ -45,19 +45,6 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalPrediction, get_last_checkpoint
 from transformers.utils import logging as transformers_logging
 
-sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
-
-from averaging import WEIGHTS_FILE, MovingAverage
-from coref import Coreference
-from examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
-from figures import draw_mix
-from processes import keep_to_the_end, run_script
-from settings import SettingsError, TaskSettings, in_one_line, parse_with_recipe, read_changes
-from squad import AnswerInContext
-from srl import SemanticRoles
-from task_data import TaskDataError, sample_fraction
-from tasks import ClassOfText, RightEnding, TagOfWord, Task
-
 from modeling_elmo import (
     ElmoConfig,
     ElmoForCoreferenceResolution,
@@ -69,8 +56,18 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.folders import first_line
-from modeling_elmo.modeling_elmo import ElmoTaskModel
+from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import WordVectorError, load_word_vectors
+from training.averaging import WEIGHTS_FILE, MovingAverage
+from training.coref import Coreference
+from training.examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
+from training.figures import draw_mix
+from training.processes import keep_to_the_end, run_script
+from training.settings import SettingsError, TaskSettings, in_one_line, parse_with_recipe, read_changes
+from training.squad import AnswerInContext
+from training.srl import SemanticRoles
+from training.task_data import TaskDataError, sample_fraction
+from training.tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -468,7 +465,7 @@ class Run:
         rows = [f"| {name} | {value:.6g} |" for name, value in results.items() if isinstance(value, (int, float))]
         (self.folder / "README.md").write_text(
             f"# {type(self.model).__name__}: {self.settings.task}\n\n"
-            f"A task model on ELMo (placement: {self.settings.elmo_placement}), trained by `training/finetune.py`.\n\n"
+            f"A task model on ELMo (placement: {self.settings.elmo_placement}), trained by `training.finetune`.\n\n"
             "## Results\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n\n"
             f"## Recipe\n\n```yaml\n{yaml.safe_dump(recipe, sort_keys=False).strip()}\n```\n",
             encoding="utf-8",
@@ -497,7 +494,7 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
         (TaskSettings, TrainingArguments),
         arguments,
         __doc__,
-        "training/finetune.py",
+        "training.finetune",
         task if task in TASKS else None,
     )
     if settings.task not in TASKS:

@@ -1,8 +1,8 @@
 """Pretrains an ELMo on text, on a laptop or a cluster.
 
-    python training/pretrain.py tiny --train_file text.txt --validation_file held.txt --output_dir runs/tiny
-    accelerate launch training/pretrain.py mini --train_file text.txt --validation_file held.txt --output_dir runs/mini
-    accelerate launch training/pretrain.py runs/mini.yaml --resume_from_checkpoint last
+    python -m training.pretrain tiny --train_file text.txt --validation_file held.txt --output_dir runs/tiny
+    accelerate launch -m training.pretrain mini --train_file text.txt --validation_file held.txt --output_dir runs/mini
+    accelerate launch -m training.pretrain runs/mini.yaml --resume_from_checkpoint last
 
 The first argument is a recipe: a YAML file of the settings below, or the name of one in training/recipes (tiny, mini,
 small, original). Settings on the command line win. The result is a folder for `from_pretrained`.
@@ -34,9 +34,11 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, get_scheduler
 from transformers.utils import logging as transformers_logging
 
-sys.path.insert(0, str(Path(__file__).parent))  # where `accelerate launch` does not look
-
-from data import (
+from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
+from modeling_elmo.folders import first_line
+from modeling_elmo.softmax_elmo import Negatives
+from training.data import (
     IGNORED,
     BlockReader,
     Corpus,
@@ -51,13 +53,8 @@ from data import (
     prefetch,
     reading,
 )
-from processes import keep_to_the_end, run_script
-from settings import PretrainingError, Settings, SettingsError, in_one_line, read_settings
-
-from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.folders import first_line
-from modeling_elmo.modeling_elmo import NUM_SPECIAL_WORDS
-from modeling_elmo.softmax_elmo import Negatives
+from training.processes import keep_to_the_end, run_script
+from training.settings import PretrainingError, Settings, SettingsError, in_one_line, read_settings
 
 CHECKPOINT = "checkpoint-"
 STATE_FILE = "pretraining_state.json"

@@ -35,21 +35,21 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
 
 
-def asked_for(launcher: Sequence[str], script: str) -> int:
-    """The processes that a launcher's command line asks for; what follows the script in it is the script's own."""
+def asked_for(launcher: Sequence[str], module: str) -> int:
+    """Return how many processes a launcher's command line asks for; what follows the module in it is its own."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--num_processes", "--num-processes", type=int, default=1)
-    end = launcher.index(script) if script in launcher else len(launcher)
+    end = launcher.index(module) if module in launcher else len(launcher)
     return parser.parse_known_args(list(launcher[:end]))[0].num_processes
 
 
-def start_processes(script: str, arguments: Sequence[str]) -> None:
+def start_processes(module: str, arguments: Sequence[str]) -> None:
     """Replaces this process by as many as were asked for; returns where one was, or others are there already."""
     by_simple_launcher = "MASTER_PORT" in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True"
     if "WORLD_SIZE" in os.environ or not by_simple_launcher:
         return
     launcher = psutil.Process().parent()
-    count = 1 if launcher is None else asked_for(launcher.cmdline(), script)
+    count = 1 if launcher is None else asked_for(launcher.cmdline(), module)
     if count < 2:
         print(
             "note: this is one process; several, on CPUs too, are started by accelerate launch --multi_gpu "
@@ -58,7 +58,7 @@ def start_processes(script: str, arguments: Sequence[str]) -> None:
         )
         return
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
-    os.execv(sys.executable, [sys.executable, *torchrun, script, *arguments])
+    os.execv(sys.executable, [sys.executable, *torchrun, "-m", module, *arguments])
 
 
 # What uses a process group, which must not be destroyed before the process ends.
@@ -73,7 +73,7 @@ def keep_to_the_end(thing: Any, processes: int) -> None:
 
 def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Runs a script's `main` with its arguments, in as many processes as were asked for, and ends with its code."""
-    start_processes(sys.argv[0], sys.argv[1:])
+    start_processes(sys.modules["__main__"].__spec__.name, sys.argv[1:])
     keep_freed_memory()
     code = main(sys.argv[1:])
     if _kept:

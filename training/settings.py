@@ -279,7 +279,7 @@ class TaskSettings:
 
 def read_settings(arguments: Sequence[str], description: str | None = None) -> Settings:
     """A recipe and what the command line changes of it."""
-    (settings,) = parse_with_recipe((Settings,), arguments, description, "training/pretrain.py")
+    (settings,) = parse_with_recipe((Settings,), arguments, description, "training.pretrain")
     settings.check()
     return settings
 

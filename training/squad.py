@@ -18,16 +18,16 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 import torch
 from datasets import Dataset
-from examples import Examples
-from settings import SettingsError, TaskSettings
-from task_data import TaskDataError, load_split
-from tasks import Task
 from torch import Tensor
 
 from modeling_elmo import ElmoConfig, ElmoTokenizer
-from modeling_elmo.modeling_elmo import IGNORED
+from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.reading_elmo import windows_of
 from modeling_elmo.tokenization_elmo import Span, split_words
+from training.examples import Examples
+from training.settings import SettingsError, TaskSettings
+from training.task_data import TaskDataError, load_split
+from training.tasks import Task
 
 FIELDS = ("id", "question", "context", "answers")
 # Of a row `<S> question </S> <S> context </S>`: the markers before the context's first word.

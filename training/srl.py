@@ -22,14 +22,15 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 import torch
 from datasets import Dataset
-from examples import Examples, WordSequence
-from settings import SettingsError, TaskSettings
-from task_data import TaskDataError, dataset_of, read_lines, split_columns
-from tasks import Task, word_labels
 from torch import Tensor
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.modeling_elmo import IGNORED, role_spans
+from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.roles_elmo import role_spans
+from training.examples import Examples, WordSequence
+from training.settings import SettingsError, TaskSettings
+from training.task_data import TaskDataError, dataset_of, read_lines, split_columns
+from training.tasks import Task, word_labels
 
 NO_FRAME = ("-", "_")
 # Lines of CoNLL-2012 around a document, and its columns: word, part of speech, lemma, frame; roles, before the last.

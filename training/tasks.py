@@ -11,14 +11,15 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 from datasets import Dataset
-from examples import Examples, UnknownLabel, words_of
-from metrics import class_scores, tag_scores
-from settings import SettingsError, TaskSettings
-from task_data import TaskDataError, read_examples, read_hub_examples
 from torch import Tensor
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.modeling_elmo import IGNORED, ElmoTaskModel
+from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.heads_elmo import ElmoTaskModel
+from training.examples import Examples, UnknownLabel, words_of
+from training.metrics import class_scores, tag_scores
+from training.settings import SettingsError, TaskSettings
+from training.task_data import TaskDataError, read_examples, read_hub_examples
 
 
 class Task:

@@ -1,23 +1,24 @@
-"""Coreference as a ranking of spans (Lee et al., 2017): which spans of a document are mentions, and of the same thing.
-
-Every span of a sentence up to a width has a score of being a mention. The best ones are kept, and each is linked to
-one kept before it, or to none. Which of those are worth a full comparison a quick bilinear score says (Lee et al.,
-2018), so that memory, and all time but that of one matrix product, grow with a document's length, not its square.
-
-The words of all documents of a batch lie one after another, without padding.
-
-Shapes: N words, W span widths, D features of a word, H features of an encoded word, G of a span, U units of a
-feed-forward layer, K kept spans of a document, A antecedents.
-"""
+"""Coreference."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
+from .configuration_elmo import ElmoConfig
+from .heads_elmo import IGNORED, ElmoWordEncoder
 from .layers_elmo import Dropout
+from .tokenization_elmo import ElmoTokenizer
+
+COREFERENCE_LAYERS = 1
+# Of coreference: dropout behind the LSTMs as a part of that on words, 0.2 of 0.5 in the paper; tokens of sentences of
+# like length, padding included, that are read at once.
+INNER_DROPOUT, TOKENS_AT_ONCE = 0.4, 4096
 
 # Of the feed-forward networks, and of the features of a span's width and of the distance of two spans.
 UNITS, FEATURE_DIM = 150, 20
@@ -298,4 +299,175 @@ def clusters_of(ranking: Ranking, singletons: bool) -> list[int]:
     return clusters
 
 
-__all__ = ["DocumentWords", "Ranking", "SpanRanking", "clusters_of", "coreference_loss"]
+@dataclass
+class ElmoCoreferenceOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForCoreferenceResolution`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with labels):
+            -log p of the right antecedents, the mean over documents.
+        spans (`torch.LongTensor` of shape `(B, K, 2)`):
+            The spans that were compared with each other, by position: words of the document, the last one excluded.
+            -100 where a document has fewer.
+        mention_scores (`torch.FloatTensor` of shape `(B, K)`):
+            How likely each is a mention. 0 where there is no span.
+        predictions (`torch.LongTensor` of shape `(B, M, 3)`, *optional*, in eval mode):
+            The mentions, by position, as the labels are: first word, last word excluded, and number of the cluster.
+    """
+
+    loss: Tensor | None = None
+    spans: Tensor | None = None
+    mention_scores: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class ElmoForCoreferenceResolution(ElmoWordEncoder):
+    """Which spans of a document mention the same thing: end-to-end span ranking (Lee et al., 2017, 2018).
+
+    Speakers and genres, which the papers have features of, are left out: not all documents have them. Of antecedents
+    `max_antecedents` are chosen by a quick score (Lee et al., 2018), where the first paper compares the last 250;
+    characters have filters of one width, as in tagging; embeddings of widths and distances are not dropped out.
+    """
+
+    default_layers = COREFERENCE_LAYERS
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        inner = INNER_DROPOUT * config.head_dropout
+        self.encoder_dropout = Dropout(inner)
+        self.ranking = SpanRanking(
+            self.input_size,
+            self.encoder.size + self.elmo_size,
+            config.max_span_width,
+            config.spans_per_word,
+            config.max_antecedents,
+            inner,
+        )
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoCoreferenceOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask (`(B, S, T)`, characters `(B, S, T, C)`):
+                What [`ElmoTokenizer`] makes of the S sentences of each document; a shorter document is filled up with
+                sentences without words.
+            bilm_layers (`(B, S, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
+            labels (`(B, M, 3)`, *optional*):
+                The mentions of each document: first word, last word excluded, counted through the document without
+                sentence markers, and number of the cluster. Rows of -100 fill up.
+        """
+        if char_ids is None or char_ids.dim() != 4:
+            found = "none" if char_ids is None else f"shape {tuple(char_ids.shape)}"
+            raise ValueError(
+                "ElmoForCoreferenceResolution needs `char_ids` of (documents, sentences, words, characters) from "
+                f"ElmoTokenizer; got {found}"
+            )
+        words = self._words(input_ids, char_ids, attention_mask, bilm_layers)
+        scores, allowed, rankings = self.ranking(words)
+        loss = None
+        if labels is not None:
+            mentions = [_check_mentions(rows, length) for rows, length in zip(labels, words.lengths, strict=True)]
+            loss = coreference_loss(scores, allowed, rankings, words.lengths, mentions, self.config.predict_singletons)
+            loss = loss / max(len(rankings), 1) + self._penalty()
+        return ElmoCoreferenceOutput(
+            loss=loss,
+            spans=_stack([torch.stack([found.starts, found.ends], dim=1) for found in rankings], IGNORED),
+            mention_scores=_stack([found.mention_scores for found in rankings], 0.0),
+            predictions=None if self.training else _stack([self._mentions(found) for found in rankings], IGNORED),
+        )
+
+    def _words(
+        self, input_ids: Tensor | None, char_ids: Tensor, attention_mask: Tensor | None, bilm_layers: Tensor | None
+    ) -> DocumentWords:
+        """Reads all sentences, those of like length together: memory grows with the words, not with padding."""
+        documents, sentences, tokens = char_ids.shape[:3]
+        mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
+        given = {"input_ids": input_ids, "char_ids": char_ids, "attention_mask": mask, "bilm_layers": bilm_layers}
+        rows = {name: tensor.flatten(0, 1) for name, tensor in given.items() if tensor is not None}
+        lengths = rows["attention_mask"].sum(1)
+        order = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]
+        features, encoded, places = [], [], []
+        while len(order):
+            count = max(TOKENS_AT_ONCE // int(lengths[order[0]]), 1)
+            group, order = order[:count], order[count:]
+            columns = rows["attention_mask"][group].any(0).nonzero().squeeze(1)
+            some = {name: tensor[group][:, columns] for name, tensor in rows.items()}
+            (text,), (position,) = self._read(
+                some.get("input_ids"), some["char_ids"], some["attention_mask"], None, some.get("bilm_layers")
+            )
+            states = self.encoder_dropout(self.encoder(text.features, text.mask))
+            if text.elmo is not None:
+                states = torch.cat([states, text.elmo], dim=-1)
+            features.append(text.features[text.mask])
+            encoded.append(states[text.mask])
+            places.append((group[:, None] * tokens + columns[position])[text.mask])
+        if not places:
+            nothing = self.ranking.width.weight.new_zeros
+            empty = (nothing(0, self.input_size), nothing(0, self.encoder.size + self.elmo_size))
+            return DocumentWords(*empty, lengths.new_zeros(0), [0] * documents)
+        place, in_order = torch.cat(places).sort()
+        sentence = place.div(tokens, rounding_mode="floor")
+        counts = torch.bincount(sentence.div(sentences, rounding_mode="floor"), minlength=documents)
+        return DocumentWords(torch.cat(features)[in_order], torch.cat(encoded)[in_order], sentence, counts.tolist())
+
+    def _mentions(self, ranking: Ranking) -> Tensor:
+        """The spans of a document that are in clusters: (M, 3)."""
+        clusters = torch.tensor(clusters_of(ranking, self.config.predict_singletons), device=ranking.starts.device)
+        found = torch.stack([ranking.starts, ranking.ends, clusters.long()], dim=1)
+        return found[clusters >= 0]
+
+    @torch.no_grad()
+    def clusters(self, sentences: Sequence[Sequence[str]], tokenizer: ElmoTokenizer) -> list[list[tuple[int, int]]]:
+        """What the sentences of a document mention, each thing as its mentions.
+
+        A mention is a span of the words of all sentences, which are numbered through the document: its first word and
+        one past its last.
+        """
+        if not sentences or not any(sentences) or any(isinstance(sentence, str) for sentence in sentences):
+            raise ValueError(
+                "`sentences` must be those of a document, each a list of words, and not all empty; got "
+                f"{str(sentences)[:60]!r}"
+            )
+        encoded = tokenizer(
+            [list(sentence) for sentence in sentences], is_split_into_words=True, padding=True, return_tensors="pt"
+        )
+        was_training = self.training
+        self.eval()
+        try:
+            inputs = {name: tensor[None].to(self.device) for name, tensor in encoded.items()}
+            found = self(**inputs).predictions[0].tolist()
+        finally:
+            self.train(was_training)
+        clusters: dict[int, list[tuple[int, int]]] = {}
+        for first, end, cluster in found:
+            clusters.setdefault(cluster, []).append((first, end))
+        return list(clusters.values())
+
+
+def _stack(rows: Sequence[Tensor], fill: float) -> Tensor:
+    """Tensors (K, ...) of the documents of a batch as one, the shorter filled up: (B, K, ...)."""
+    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
+
+
+def _check_mentions(labels: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
+    """First words, ends and clusters of a document's labels (M, 3), refusing spans that are none."""
+    first, end, cluster = labels[(labels != IGNORED).any(1)].unbind(1)
+    wrong = (first < 0) | (first >= end) | (end > words) | (cluster < 0)
+    if bool(wrong.any()):
+        start, stop, number = (int(column[wrong][0]) for column in (first, end, cluster))
+        raise ValueError(
+            f"`labels` must be mentions (first word, last word excluded, cluster) of a document of {words} words; got "
+            f"({start}, {stop}, {number})"
+        )
+    return first, end, cluster

@@ -1,14 +1,18 @@
-"""A linear-chain CRF over the words of sentences, and the label sequences that a tag scheme allows.
-
-Shapes: B batch, T words, K labels. Real words come first in every row of the mask.
-"""
+"""Tagging."""
 
 import functools
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from .configuration_elmo import ElmoConfig
+from .heads_elmo import IGNORED, ElmoWordEncoder, _check_labels, _put, _word_loss
 
 # A score that no sum of others makes up for; unlike -inf it leaves gradients finite.
 IMPOSSIBLE = -1e4
@@ -64,6 +68,10 @@ class LinearChainCrf(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
         self.starts = nn.Parameter(torch.zeros(num_labels))
         self.ends = nn.Parameter(torch.zeros(num_labels))
+
+    def set_initial_weights(self) -> None:
+        for parameter in self.parameters():
+            init.zeros_(parameter)
 
     def scores(self) -> "Scores":
         return Scores(self.transitions, self.starts, self.ends)
@@ -209,12 +217,115 @@ def best_labels(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
     return torch.cat(path[::-1], dim=1)
 
 
-__all__ = [
-    "LinearChainCrf",
-    "Scores",
-    "allowed_labels",
-    "best_labels",
-    "log_marginals",
-    "partition",
-    "without_transitions",
-]
+@dataclass
+class ElmoTokenClassifierOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForTokenClassification`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with labels):
+            -log p of the labels: with a CRF the mean over sentences, else over words.
+        logits (`torch.FloatTensor` of shape `(B, T, num_labels)`):
+            log p of each label of each word; in training mode, with a CRF, each word's own scores.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*, in eval mode):
+            The best label sequence that the tag scheme allows, -100 where there is no word.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class ElmoForTokenClassification(ElmoWordEncoder):
+    """A label for each word: LSTMs over words and characters, and a CRF (Peters et al., 2017, 2018)."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
+        self.crf = LinearChainCrf(config.num_labels) if config.use_crf else None
+        self.accepts_loss_kwargs = not config.use_crf  # a CRF's loss is of sentences
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoTokenClassifierOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of a sentence.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
+            labels (`(B, T)`, *optional*):
+                Numbers of labels, -100 for sentence markers, padding and whatever has none.
+            num_items_in_batch (`int`, *optional*):
+                How many words of a whole step have labels, when it is made of several batches; a CRF does not use it.
+        """
+        emissions, position, mask = self._emissions(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        assert char_ids is not None
+        shape = char_ids.shape[:2]
+        loss = None
+        if labels is not None:
+            _check_labels(labels, self.config.num_labels)
+            wanted = labels.gather(1, position).masked_fill(~mask, IGNORED)
+            if self.crf is not None:
+                loss = self.crf.loss(emissions, mask, wanted, IGNORED) / max(len(labels), 1) + self._penalty()
+            else:
+                loss = _word_loss(emissions, wanted, self._penalty(), num_items_in_batch)
+        if self.training:
+            return ElmoTokenClassifierOutput(loss=loss, logits=_put(emissions, position, mask, shape, 0.0))
+        scores = self._decoding_scores(emissions)
+        logits = log_marginals(emissions, mask, scores)
+        predictions = best_labels(emissions, mask, scores)
+        return ElmoTokenClassifierOutput(
+            loss=loss,
+            logits=_put(logits, position, mask, shape, 0.0),
+            predictions=_put(predictions[..., None], position, mask, shape, IGNORED).squeeze(-1),
+        )
+
+    def _emissions(
+        self,
+        input_ids: Tensor | None,
+        char_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        bilm_layers: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Each word's own scores (B, T', K), the words' positions in the input and their mask (B, T')."""
+        (text,), (position,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        encoded = self.dropout(self.encoder(text.features, text.mask))
+        if text.elmo is not None:
+            encoded = torch.cat([encoded, text.elmo], dim=-1)
+        return self.classifier(encoded).float(), position, text.mask
+
+    def _decoding_scores(self, emissions: Tensor) -> Scores:
+        labels = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
+        scores = without_transitions(emissions) if self.crf is None else self.crf.scores()
+        return scores.restricted(allowed_labels(labels, self.config.tag_scheme))
+
+    @torch.no_grad()
+    def decode(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+    ) -> list[list[int]]:
+        """The labels of each sentence's words, sentence markers left out: the best sequence that the scheme allows."""
+        was_training = self.training
+        self.eval()
+        try:
+            emissions, _, mask = self._emissions(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+            best = best_labels(emissions, mask, self._decoding_scores(emissions))
+        finally:
+            self.train(was_training)
+        return [row[keep].tolist() for row, keep in zip(best, mask, strict=True)]

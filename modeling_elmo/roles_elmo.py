@@ -1,21 +1,20 @@
-"""The interleaved highway LSTM of He et al. (2017): layers that read a sentence forward and backward by turns.
+"""Semantic roles."""
 
-What a layer reads also goes around it: its output is r * h + (1 - r) * W x, where h is the LSTM's and r a gate of its
-own. Dropout loses the same units at every word of a sentence (Gal and Ghahramani, 2016), in the state that the next
-word's gates read as well as in the output.
-
-Shapes: B batch, T words, N packed words, S sentences, D features of a word, H units. Gates are in the order j, i, f,
-o, r: one tanh and four sigmoids, of which the cell's three come first.
-"""
-
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
+from .configuration_elmo import ElmoConfig
+from .heads_elmo import IGNORED, ElmoTaskModel, _check_labels, _put, _word_loss
 from .layers_elmo import dropout_noise, pack
 from .recurrence_elmo import (
     FORGET_BIAS,
@@ -25,7 +24,13 @@ from .recurrence_elmo import (
     train_side_by_side,
     trains_side_by_side,
 )
+from .tagging_elmo import allowed_labels, best_labels, without_transitions
+from .tokenization_elmo import ElmoTokenizer
 
+SRL_DIM = 300
+SRL_LAYERS = 8
+# Size of what marks a sentence's predicate (He et al., 2017).
+PREDICATE_DIM = 100
 GATES = 5
 
 
@@ -134,9 +139,9 @@ class OrthogonalLinear(nn.Linear):
         self.blocks = blocks
         super().__init__(in_features, out_features, bias=bias)
 
-    def initial_weight(self) -> Tensor:
+    def set_initial_weights(self) -> None:
         parts = [nn.init.orthogonal_(torch.empty_like(part)) for part in self.weight.chunk(self.blocks)]
-        return torch.cat(parts)
+        init.copy_(self.weight, torch.cat(parts))
 
 
 class HighwayLstmLayer(nn.Module):
@@ -204,4 +209,158 @@ class HighwayLstm(nn.Module):
         return (encoded.unflatten(0, mask.shape),)
 
 
-__all__ = ["HighwayLstm", "OrthogonalLinear"]
+@dataclass
+class ElmoSemanticRoleLabelerOutput(ModelOutput):
+    r"""
+    Output of [`ElmoForSemanticRoleLabeling`].
+
+    Args:
+        loss (`torch.FloatTensor`, *optional*, with labels):
+            -log p of the labels, the mean over words.
+        logits (`torch.FloatTensor` of shape `(B, T, num_labels)`):
+            log p of each label of each word.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*, in eval mode):
+            The best label sequence that BIO allows, -100 where there is no word.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    predictions: Tensor | None = None
+
+
+class Role(NamedTuple):
+    """A part of a sentence and what it is to the predicate: words `start` to before `end`."""
+
+    role: str
+    start: int
+    end: int
+    text: str
+
+
+class ElmoForSemanticRoleLabeling(ElmoTaskModel):
+    """Who did what to whom: the words' roles for one predicate of a sentence, in BIO labels (He et al., 2017)."""
+
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.predicate_embeddings = nn.Embedding(2, PREDICATE_DIM)
+        units, layers = config.head_dim or SRL_DIM, config.head_layers or SRL_LAYERS
+        self.encoder = HighwayLstm(self.input_size + PREDICATE_DIM, units, layers, config.head_dropout)
+        # Not of the tagger's name: its sizes are others, and folders load through every auto class.
+        self.role_classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        char_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        bilm_layers: Tensor | None = None,
+        predicate_index: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+    ) -> ElmoSemanticRoleLabelerOutput:
+        r"""
+        Args:
+            input_ids, char_ids, attention_mask, token_type_ids:
+                What [`ElmoTokenizer`] makes of a sentence. A sentence with several predicates is a row for each.
+            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
+                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
+            predicate_index (`(B,)`):
+                Where the predicate is in each row, `<S>` included: the first word is at 1.
+            labels (`(B, T)`, *optional*):
+                Numbers of labels, -100 for sentence markers, padding and whatever has none.
+            num_items_in_batch (`int`, *optional*):
+                How many words of a whole step have labels, when it is made of several batches.
+        """
+        (text,), (position,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        is_predicate = _predicates(predicate_index, position, text.mask)
+        indicator = self.predicate_embeddings(is_predicate.long()) * text.mask[..., None]
+        encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)
+        if text.elmo is not None:
+            encoded = torch.cat([encoded, text.elmo], dim=-1)
+        log_p = self.role_classifier(encoded).float().log_softmax(-1)
+        assert char_ids is not None
+        shape = char_ids.shape[:2]
+        loss = None
+        if labels is not None:
+            _check_labels(labels, self.config.num_labels)
+            wanted = labels.gather(1, position).masked_fill(~text.mask, IGNORED)
+            loss = _word_loss(log_p, wanted, self._penalty(), num_items_in_batch)
+        output = ElmoSemanticRoleLabelerOutput(loss=loss, logits=_put(log_p, position, text.mask, shape, 0.0))
+        if not self.training:
+            names = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
+            scores = without_transitions(log_p).restricted(allowed_labels(names, "BIO"))
+            best = best_labels(log_p, text.mask, scores)[..., None]
+            output.predictions = _put(best, position, text.mask, shape, IGNORED).squeeze(-1)
+        return output
+
+    @overload
+    def label(self, words: Sequence[str], predicate_index: int, tokenizer: ElmoTokenizer) -> list[Role]: ...
+    @overload
+    def label(
+        self, words: Sequence[str], predicate_index: Sequence[int], tokenizer: ElmoTokenizer
+    ) -> list[list[Role]]: ...
+    @torch.no_grad()
+    def label(
+        self, words: Sequence[str], predicate_index: int | Sequence[int], tokenizer: ElmoTokenizer
+    ) -> list[Role] | list[list[Role]]:
+        """Who did what to whom: the roles of a sentence's parts for a predicate, the predicate itself being `V`.
+
+        The predicate is given by its position among the words, from 0. Several are read as one batch, and return a
+        list each. Nothing is dropped out, whatever mode the model is in.
+        """
+        if isinstance(words, str):
+            raise ValueError(f"`words` must be a list of words, got the text {words!r}")
+        given = predicate_index if isinstance(predicate_index, Iterable) else [predicate_index]
+        several = [operator.index(index) for index in given]
+        for index in several:
+            if not 0 <= index < len(words):
+                raise ValueError(f"`predicate_index` must be a place among {len(words)} words, from 0, got {index}")
+        if not several:
+            return []
+        was_training = self.training
+        self.eval()
+        try:
+            rows = [list(words)] * len(several)
+            inputs = tokenizer(rows, is_split_into_words=True, return_tensors="pt").to(self.device)
+            predicates = torch.tensor(several, device=self.device) + 1  # behind `<S>`
+            found = self(**inputs, predicate_index=predicates).predictions
+        finally:
+            self.train(was_training)
+        labels = [[self.config.id2label[number] for number in row if number != IGNORED] for row in found.tolist()]
+        roles = [
+            [Role(role, start, end, " ".join(words[start:end])) for role, start, end in role_spans(of_row)]
+            for of_row in labels
+        ]
+        return roles if given is predicate_index else roles[0]
+
+
+def _predicates(index: Tensor | None, position: Tensor, mask: Tensor) -> Tensor:
+    """Which of the words, at some positions of their rows (B, T'), is each row's predicate."""
+    if index is None or index.shape != mask.shape[:1]:
+        got = "none" if index is None else f"the shape {tuple(index.shape)}"
+        raise ValueError(f"`predicate_index` must have one position for each of {len(mask)} rows, got {got}")
+    found = (position == index[:, None]) & mask
+    if not bool(found.any(1).all()):
+        row = int(found.any(1).long().argmin())
+        real = position[row][mask[row]].tolist()
+        where = f"{real[0]} to {real[-1]}" if real else "nowhere: it has no words"
+        raise ValueError(f"`predicate_index` of row {row} must be where a word is, {where}, got {int(index[row])}")
+    return found
+
+
+def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """The spans of BIO labels: each role, its first word and one past its last."""
+    spans: list[tuple[str, int, int]] = []
+    for word, label in enumerate(labels):
+        position, _, role = label.partition("-")
+        if position == "B":
+            spans.append((role, word, word + 1))
+        elif position == "I":
+            spans[-1] = (role, spans[-1][1], word + 1)
+    return spans
