@@ -59,9 +59,8 @@ from transformers.utils import logging as transformers_logging
 import modeling_elmo
 from modeling_elmo import ElmoConfig, ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.configuration_elmo import AUTO_MAP
-from modeling_elmo.folders import first_line
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
 
-BAD_INPUT = 2
 DEFAULT_BRANCH = "main"
 
 # ElmoModel -> AutoModel, and so on for every class that a folder may name as its own.
@@ -111,10 +110,6 @@ LARGEST_SEARCHED = 5_000_000
 REPLACED = [*WEIGHTS, "vocab.txt", "*_elmo.py", MIX_FILE, "*.png"]
 
 
-class UploadError(Exception):
-    """Why nothing was uploaded, in one line."""
-
-
 # ------------------------------------------------------------------------------------------------------- the folder
 
 
@@ -133,17 +128,17 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 def survey(folder: Path) -> Contents:
     """What the folder has. Refuses what must never be published, wherever it is, and a folder that is no model."""
     if not folder.is_dir():
-        raise UploadError(f"{folder}: there is no such folder")
+        raise ElmoError(f"{folder}: there is no such folder")
     contents = Contents([], [])
     for path in walk(folder, folder, contents.left):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise UploadError(f"{folder}: {name} links to a file outside; copy the folder with `cp -rL` first")
+            raise ElmoError(f"{folder}: {name} links to a file outside; copy the folder with `cp -rL` first")
         if path.is_dir():
             continue
         refuse_secrets(folder, path, name)
         if path.suffix.lower() in PICKLES:
-            raise UploadError(
+            raise ElmoError(
                 f"{folder}: {name} is a pickle, which can run code where it is loaded; remove it, or save the model "
                 "anew with save_pretrained"
             )
@@ -153,9 +148,9 @@ def survey(folder: Path) -> Contents:
             contents.left.append(name)
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
-            raise UploadError(f"{folder}: no model folder: it has no {name}")
+            raise ElmoError(f"{folder}: no model folder: it has no {name}")
     if not any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
-        raise UploadError(f"{folder}: it has no weights: model.safetensors is missing")
+        raise ElmoError(f"{folder}: it has no weights: model.safetensors is missing")
     return contents
 
 
@@ -174,11 +169,9 @@ def walk(top: Path, folder: Path, left: list[str]) -> Iterator[Path]:
 def refuse_secrets(folder: Path, path: Path, name: str) -> None:
     """Refuses a file whose name or text is that of a key or a token. The text itself is not shown."""
     if matches(path.name.lower(), SECRET_NAMES):
-        raise UploadError(f"{folder}: {name} looks like a secret by its name; move it out of the folder")
+        raise ElmoError(f"{folder}: {name} looks like a secret by its name; move it out of the folder")
     if path.stat().st_size <= LARGEST_SEARCHED and SECRET_CONTENTS.search(path.read_bytes()):
-        raise UploadError(
-            f"{folder}: {name} has a token or a private key in it; remove it, and revoke it if it is real"
-        )
+        raise ElmoError(f"{folder}: {name} has a token or a private key in it; remove it, and revoke it if it is real")
 
 
 def read_json(path: Path) -> Any:
@@ -188,27 +181,25 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UploadError(f"{path}: this is not JSON: {first_line(error)}") from error
+        raise ElmoError(f"{path}: this is not JSON: {first_line(error)}") from error
 
 
 def load_source(folder: Path) -> tuple[ElmoPreTrainedModel, ElmoTokenizer]:
     """The model of the folder, by the class that its config names, and the tokenizer."""
     settings = read_json(folder / "config.json")
     if settings.get("model_type") != "elmo":
-        raise UploadError(f"{folder}: the model is a {settings.get('model_type')!r}; expected 'elmo'")
+        raise ElmoError(f"{folder}: the model is a {settings.get('model_type')!r}; expected 'elmo'")
     name = next(iter(settings.get("architectures") or []), None)
     known = (*AUTO_CLASSES, *TASK_TAGS)
     if name not in known:
-        raise UploadError(
-            f"{folder}: `architectures` in config.json must name one of {', '.join(known)}, got {name!r}"
-        )
+        raise ElmoError(f"{folder}: `architectures` in config.json must name one of {', '.join(known)}, got {name!r}")
     try:
         tokenizer = ElmoTokenizer.from_pretrained(folder, local_files_only=True)
         model, loading = getattr(modeling_elmo, name).from_pretrained(
             folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UploadError(f"{folder}: the model cannot be loaded: {first_line(error)}") from error
+        raise ElmoError(f"{folder}: the model cannot be loaded: {first_line(error)}") from error
     problems = {
         "mismatched_keys": "are of another size than config.json says",
         "missing_keys": "are missing",
@@ -216,7 +207,7 @@ def load_source(folder: Path) -> tuple[ElmoPreTrainedModel, ElmoTokenizer]:
     }
     for key, problem in problems.items():
         if found := sorted(entry if isinstance(entry, str) else entry[0] for entry in loading[key]):
-            raise UploadError(f"{folder}: weights of the {name} {problem}, such as `{found[0]}`; save the model anew")
+            raise ElmoError(f"{folder}: weights of the {name} {problem}, such as `{found[0]}`; save the model anew")
     return model.eval(), tokenizer
 
 
@@ -370,7 +361,7 @@ def read_card(folder: Path) -> ModelCard:
     try:
         return ModelCard(path.read_text(encoding="utf-8") if path.is_file() else "", ignore_metadata_errors=True)
     except (ValueError, yaml.YAMLError) as error:
-        raise UploadError(f"{path}: its front matter cannot be read: {first_line(error)}") from error
+        raise ElmoError(f"{path}: its front matter cannot be read: {first_line(error)}") from error
 
 
 def section(text: str, title: str) -> str | None:
@@ -402,7 +393,7 @@ def card_data(settings: CardSettings, old: CardData, model: ElmoPreTrainedModel,
     """The front matter, from the command line, the folder's own card and the results. There must be a license."""
     license_ = settings.license or old.get("license")
     if not license_:
-        raise UploadError("the card has no license: give --license, such as --license apache-2.0")
+        raise ElmoError("the card has no license: give --license, such as --license apache-2.0")
     architecture = type(model).__name__
     datasets = settings.datasets or old.get("datasets")
     datasets = [datasets] if isinstance(datasets, str) else datasets
@@ -596,10 +587,10 @@ def assemble(
     (release / CARD_FILE).write_text(card, encoding="utf-8")
     mapped = read_json(release / "config.json").get("auto_map")
     if mapped != AUTO_MAP:
-        raise UploadError(f"{folder}: the saved config has not the whole auto_map: {mapped}")
+        raise ElmoError(f"{folder}: the saved config has not the whole auto_map: {mapped}")
     for reference in AUTO_MAP.values():
         if not (release / f"{reference.split('.')[0]}.py").is_file():
-            raise UploadError(
+            raise ElmoError(
                 f"{folder}: the release lacks {reference.split('.')[0]}.py; save_pretrained did not copy it"
             )
 
@@ -695,15 +686,15 @@ def check_release(folder: Path, release: Path, model: ElmoPreTrainedModel, token
         expected |= probe(modeling_elmo.ElmoModel.from_pretrained(folder).eval(), tokenizer, *PROBES)
     for key, tensor in expected.items():
         if tensor.is_floating_point() and tensor.isnan().any():
-            raise UploadError(f"{folder}: the model's {key.split('.')[-2]} are not numbers (NaN)")
+            raise ElmoError(f"{folder}: the model's {key.split('.')[-2]} are not numbers (NaN)")
     found, failed = run_clean_process(release, compared)
     for auto_class, reason in list(failed.items()):
         # A head that the folder's own config cannot make, such as one that would have nothing to read, is no loss.
         if auto_class not in compared and not loads(folder, auto_class):
             continue
-        raise UploadError(f"{folder}: without the package, {auto_class} cannot load the release: {reason}")
+        raise ElmoError(f"{folder}: without the package, {auto_class} cannot load the release: {reason}")
     if different := [key for key in expected if key not in found or not torch.equal(expected[key], found[key])]:
-        raise UploadError(f"{folder}: without the package, the release gives another {different[0]}: nothing was sent")
+        raise ElmoError(f"{folder}: without the package, the release gives another {different[0]}: nothing was sent")
     through = dict.fromkeys(("AutoConfig", "AutoTokenizer", *AUTO_CLASSES.values(), own))
     through = [name for name in through if name not in failed]
     without = f"; no {', '.join(failed)}, which this config cannot make" if failed else ""
@@ -731,7 +722,7 @@ def run_clean_process(release: Path, compared: Sequence[str]) -> tuple[dict[str,
         )
         if done.returncode:
             reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
-            raise UploadError(f"the release does not load in a process without the package: {reason}")
+            raise ElmoError(f"the release does not load in a process without the package: {reason}")
         return load_file(result), json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -793,9 +784,7 @@ def prepare_repo(api: HfApi, repo_id: str, branch: str, private: bool) -> str:
     """Makes the repository and the branch where they are not there yet; the commit that the branch is at."""
     api.create_repo(repo_id, private=private or None, exist_ok=True)
     if private and not api.repo_info(repo_id).private:
-        raise UploadError(
-            f"{repo_id} is there and public: --private cannot make it private; change it in its settings"
-        )
+        raise ElmoError(f"{repo_id} is there and public: --private cannot make it private; change it in its settings")
     try:
         return str(api.repo_info(repo_id, revision=branch).sha)
     except RevisionNotFoundError:
@@ -827,7 +816,7 @@ def upload(api: HfApi, repo_id: str, branch: str, private: bool, release: Path, 
         try:
             commit = str(api.repo_info(repo_id, revision=branch).sha)
         except (HTTPError, OSError):
-            raise UploadError(
+            raise ElmoError(
                 f"the connection to {api.endpoint} broke: {first_line(error)}; {repo_id} has all of the release or "
                 "nothing of it: run the same command again"
             ) from error
@@ -908,13 +897,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     try:
         validate_repo_id(arguments.repo_id)
     except HFValidationError as error:
-        raise UploadError(f"REPO_ID: {first_line(error)}") from error
+        raise ElmoError(f"REPO_ID: {first_line(error)}") from error
     if "/" not in arguments.repo_id:
-        raise UploadError(f"REPO_ID must be user/name, got {arguments.repo_id!r}")
+        raise ElmoError(f"REPO_ID must be user/name, got {arguments.repo_id!r}")
     if re.fullmatch("[0-9a-f]{40}", arguments.revision) or not re.fullmatch(r"[\w.][\w./-]*", arguments.revision):
-        raise UploadError(f"--revision must be the name of a branch, got {arguments.revision!r}")
+        raise ElmoError(f"--revision must be the name of a branch, got {arguments.revision!r}")
     if not re.fullmatch(r"\d+(\.\d+)?[KMGT]i?B", arguments.max_shard_size, flags=re.IGNORECASE):
-        raise UploadError(f"--max-shard-size must be like 5GB, got {arguments.max_shard_size!r}")
+        raise ElmoError(f"--max-shard-size must be like 5GB, got {arguments.max_shard_size!r}")
 
 
 def find_token(name: str | None) -> str | None:
@@ -922,7 +911,7 @@ def find_token(name: str | None) -> str | None:
     if name is None:
         return get_token()
     if not os.environ.get(name, "").strip():
-        raise UploadError(f"--token-from-env: the environment variable {name} is not set")
+        raise ElmoError(f"--token-from-env: the environment variable {name} is not set")
     return os.environ[name].strip()
 
 
@@ -934,7 +923,7 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
     settings = CardSettings(repo_id, branch, arguments.license, arguments.language, arguments.datasets)
     contents = survey(folder)
     if not arguments.license and not read_card(folder).data.get("license"):
-        raise UploadError("the card has no license: give --license, such as --license apache-2.0")
+        raise ElmoError("the card has no license: give --license, such as --license apache-2.0")
     if not arguments.dry_run:
         api.whoami()  # a wrong token is better known before the work than after it
     model, tokenizer = load_source(folder)
@@ -973,7 +962,7 @@ def main(arguments: Sequence[str]) -> int:
         check_arguments(parsed)
         token = find_token(parsed.token_from_env)
         share(parsed, token)
-    except UploadError as error:
+    except ElmoError as error:
         print(f"error: {scrubbed(str(error), token)}", file=sys.stderr)
         return BAD_INPUT
     except (HTTPError, OSError, RuntimeError, ValueError) as error:

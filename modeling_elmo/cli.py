@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-BAD_INPUT = 2
+from .files import BAD_INPUT, ElmoError
+
 INTERRUPTED = 130  # what shells give for Ctrl-C
 GO_ON = "run the same command again to go on where it stopped"
 
@@ -122,18 +123,18 @@ def convert(
       elmo convert model.tar.gz my-elmo --mix 1
     """
     with _one_line_errors(ImportError):
-        from .convert_elmo import ConversionError, convert_checkpoint, find_sources
+        from .convert_elmo import convert_checkpoint, find_sources
     _quiet_transformers()
     notes: list[str] = []
-    with _one_line_errors(ConversionError):
+    with _one_line_errors(ElmoError):
         family, files = find_sources(sources)
         if family != "AllenNLP" and (options is not None or mix is not None):
-            raise ConversionError(f"{sources[0]}: --options and --mix are for AllenNLP models; this is {family}")
+            raise ElmoError(f"{sources[0]}: --options and --mix are for AllenNLP models; this is {family}")
         if family == "ELMoForManyLangs":
             from .convert_manylangs import convert_manylangs
 
             if vocab is not None:
-                raise ConversionError(f"{sources[0]}: --vocab is not for ELMoForManyLangs, which has a word.dic")
+                raise ElmoError(f"{sources[0]}: --vocab is not for ELMoForManyLangs, which has a word.dic")
             folder = convert_manylangs(files[0], output_dir, overwrite=overwrite)
         elif family == "AllenNLP":
             from .convert_allennlp import convert_allennlp
@@ -173,9 +174,9 @@ def export(
       elmo export my-elmo my-elmo-bilm
     """
     with _one_line_errors(ImportError):
-        from .convert_elmo import ConversionError, export_checkpoint
+        from .convert_elmo import export_checkpoint
     _quiet_transformers()
-    with _one_line_errors(ConversionError):
+    with _one_line_errors(ElmoError):
         folder = export_checkpoint(model_dir, output_dir, overwrite=overwrite)
     typer.echo(f"Wrote {folder}\n\nThe way back:")
     files = shlex.join([str(folder / "options.json"), str(folder / "weights.hdf5")])
@@ -247,11 +248,11 @@ def embed(
       elmo embed reviews.csv --column review --raw --pooling mean --model my-elmo --output reviews.parquet
       torchrun --nproc_per_node 2 -m modeling_elmo.cli embed sentences.txt --model my-elmo --output vectors.parquet
     """
-    from .embedding import EmbeddingError, embed_corpus, how_to_read
+    from .embedding import embed_corpus, how_to_read
 
     _quiet_transformers()
     try:
-        with _one_line_errors(EmbeddingError, OSError):
+        with _one_line_errors(ElmoError, OSError):
             report = embed_corpus(
                 source,
                 model,
@@ -314,12 +315,10 @@ def score(
       elmo score sentences.txt --model my-elmo
       echo "The bank of the river ." | elmo score - --model my-elmo --per-word
     """
-    from .embedding import EmbeddingError
-    from .folders import FolderError
     from .scoring import load_scorer, score_lines
 
     _quiet_transformers()
-    with _one_line_errors(EmbeddingError, FolderError, OSError):
+    with _one_line_errors(ElmoError, OSError):
         scorer, tokenizer = load_scorer(model)
         for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json, batch_size):
             typer.echo(line.text, err=line.is_summary)
@@ -345,11 +344,10 @@ def substitutes(
     Example:
       elmo substitutes "He sat on the [bank] of the river ." --model my-elmo
     """
-    from .folders import FolderError
-    from .scoring import MarkError, load_scorer, substitute_lines
+    from .scoring import load_scorer, substitute_lines
 
     _quiet_transformers()
-    with _one_line_errors(FolderError, MarkError, OSError):
+    with _one_line_errors(ElmoError, OSError):
         scorer, tokenizer = load_scorer(model)
         for line in substitute_lines(sentence, scorer, tokenizer, count, as_json):
             typer.echo(line)
@@ -413,14 +411,12 @@ def neighbors(
       elmo neighbors "They [play] chess ." --corpus novels.txt --raw --any-word --count 20 --json
     """
     from . import MINI
-    from .embedding import EmbeddingError
-    from .folders import FolderError
-    from .neighbors import NeighborError, Uses, neighbor_lines
-    from .scoring import MarkError, marked_word
+    from .neighbors import Uses, neighbor_lines
+    from .scoring import marked_word
 
     _quiet_transformers()
     try:
-        with _one_line_errors(EmbeddingError, FolderError, MarkError, NeighborError, OSError):
+        with _one_line_errors(ElmoError, OSError):
             marked_word(sentence)  # a mistake in it is told before the corpus is read
             uses = Uses(corpus, model or MINI, layer, index, tokenized, column)
             if uses.report is not None:
@@ -449,12 +445,10 @@ def roles(
     Example:
       elmo roles "The cat [ate] the fish that Anna [bought] ." --model my-roles
     """
-    from .folders import FolderError
     from .roles import load_labeler, role_lines
-    from .scoring import MarkError
 
     _quiet_transformers()
-    with _one_line_errors(FolderError, MarkError, OSError):
+    with _one_line_errors(ElmoError, OSError):
         labeler, tokenizer = load_labeler(model)
         for line in role_lines(sentence, labeler, tokenizer, as_json):
             typer.echo(line)
@@ -478,11 +472,11 @@ def onnx(
     """
     from transformers import AutoModel
 
-    from .folders import FolderError, load_folder
+    from .files import load_folder
     from .onnx_elmo import export_onnx
 
     _quiet_transformers()
-    with _one_line_errors(FolderError, ImportError, OSError, ValueError):
+    with _one_line_errors(ElmoError, ImportError, OSError, ValueError):
         if output.is_dir() or not output.parent.is_dir():
             raise OSError(f"{output}: the output must be a file in a folder that exists")
         if output.exists() and not overwrite:

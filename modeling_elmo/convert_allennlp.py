@@ -22,7 +22,6 @@ from torch import Tensor
 
 from .configuration_elmo import ElmoConfig
 from .convert_elmo import (
-    ConversionError,
     StrPath,
     check_file,
     check_output,
@@ -35,6 +34,7 @@ from .convert_elmo import (
     read_tokenizer,
     write_model,
 )
+from .files import ElmoError
 from .tokenization_elmo import CHARACTER_PADDING
 
 # The published ELMo is 370 MB and a task's word vectors may be as large again: more is no such archive.
@@ -69,18 +69,18 @@ def read_state(file: Path | io.BytesIO, path: Path) -> dict[str, Tensor]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     # A broken pickle can end in nearly any exception, and torch explains a refused one in many lines.
     except Exception as error:
-        raise ConversionError(
+        raise ElmoError(
             f"{path}: not a torch file of nothing but tensors, so it is refused: {one_line(error)[:120]}"
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
-        raise ConversionError(f"{path}: holds a {type(state).__name__}; expected tensors by name")
+        raise ElmoError(f"{path}: holds a {type(state).__name__}; expected tensors by name")
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
-            raise ConversionError(f"{path}: `{name}` is not a plain tensor")
+            raise ElmoError(f"{path}: `{name}` is not a plain tensor")
         # A few stored numbers may claim to be repeated to any size.
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise ConversionError(f"{path}: `{name}` has shape {tuple(value.shape)}, more than what is stored")
+            raise ElmoError(f"{path}: `{name}` has shape {tuple(value.shape)}, more than what is stored")
         tensors[name] = value.detach()
     return tensors
 
@@ -158,21 +158,21 @@ def fill(table: Iterable[Stored], state: Mapping[str, Tensor], path: Path, asker
     parameters: dict[str, Tensor] = {}
     for stored in table:
         if stored.name not in left_over:
-            raise ConversionError(f"{path}: `{stored.name}` is missing, which {asker} ask for")
+            raise ElmoError(f"{path}: `{stored.name}` is missing, which {asker} ask for")
         tensor = left_over.pop(stored.name)
         if tuple(tensor.shape) != stored.shape:
-            raise ConversionError(
+            raise ElmoError(
                 f"{path}: `{stored.name}` has shape {tuple(tensor.shape)} where {asker} ask for {stored.shape}"
             )
         if not tensor.is_floating_point():
-            raise ConversionError(f"{path}: `{stored.name}` holds {tensor.dtype}; expected floating-point numbers")
+            raise ElmoError(f"{path}: `{stored.name}` holds {tensor.dtype}; expected floating-point numbers")
         tensor = tensor.float()
         if not tensor.isfinite().all():
-            raise ConversionError(f"{path}: `{stored.name}` holds values that are not finite")
+            raise ElmoError(f"{path}: `{stored.name}` holds values that are not finite")
         for name, parameter in zip(stored.parameters, stored.to_model(tensor), strict=True):
             parameters[name] = parameter.clone(memory_format=torch.contiguous_format)
     if left_over:
-        raise ConversionError(f"{path}: `{min(left_over)}` is left over: {asker} have no place for it")
+        raise ElmoError(f"{path}: `{min(left_over)}` is left over: {asker} have no place for it")
     return parameters
 
 
@@ -208,7 +208,7 @@ def read_archive(source: Path) -> Archive:
         check_file(source)
         members = _read_members(source)
         if "weights.th" not in members:
-            raise ConversionError(f"{source}: has no weights.th, so it is not an AllenNLP archive")
+            raise ElmoError(f"{source}: has no weights.th, so it is not an AllenNLP archive")
         parsed = {name: _parse(data, source / name) for name, data in members.items() if name != "weights.th"}
         state = read_state(io.BytesIO(members["weights.th"]), source / "weights.th")
         options = [value for name, value in parsed.items() if name != "config.json"]
@@ -217,7 +217,7 @@ def read_archive(source: Path) -> Archive:
     if source.is_dir():
         found = [source / name for name in ("weights.th", "best.th") if (source / name).is_file()]
         if not found:
-            raise ConversionError(f"{source}: has neither weights.th nor best.th")
+            raise ElmoError(f"{source}: has neither weights.th nor best.th")
         weights = found[0]
     check_file(weights)
     config = weights.parent / "config.json"
@@ -231,7 +231,7 @@ def _parse(data: bytes, path: Path) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ConversionError(f"{path}: not a JSON file: {one_line(error)}") from error
+        raise ElmoError(f"{path}: not a JSON file: {one_line(error)}") from error
 
 
 def _read_members(path: Path) -> dict[str, bytes]:
@@ -241,21 +241,21 @@ def _read_members(path: Path) -> dict[str, bytes]:
         for number, member in enumerate(archive, start=1):
             name = PurePosixPath(member.name)
             if number > MOST_MEMBERS:
-                raise ConversionError(f"{path}: has more than {MOST_MEMBERS:,} members")
+                raise ElmoError(f"{path}: has more than {MOST_MEMBERS:,} members")
             if name.is_absolute() or ".." in name.parts:
-                raise ConversionError(f"{path}: the member {member.name!r} would lie outside of the archive")
+                raise ElmoError(f"{path}: the member {member.name!r} would lie outside of the archive")
             if member.isdir():
                 continue
             if not member.isreg() or member.issparse():
-                raise ConversionError(f"{path}: the member {member.name!r} is a link or no plain file")
+                raise ElmoError(f"{path}: the member {member.name!r} is a link or no plain file")
             limit = LARGEST_WEIGHTS if str(name) == "weights.th" else LARGEST_JSON
             is_options = name.parts[0] == "fta" and name.name.endswith("options_file")
             if str(name) not in ("weights.th", "config.json") and not is_options:
                 continue
             if member.size > limit:
-                raise ConversionError(f"{path}: the member {member.name!r} has {member.size:,} bytes, over {limit:,}")
+                raise ElmoError(f"{path}: the member {member.name!r} has {member.size:,} bytes, over {limit:,}")
             if str(name) in members:
-                raise ConversionError(f"{path}: has the member {member.name!r} twice")
+                raise ElmoError(f"{path}: has the member {member.name!r} twice")
             file = archive.extractfile(member)
             assert file is not None
             members[str(name)] = file.read()
@@ -269,9 +269,9 @@ def _find_bilm(archive: Archive) -> str:
     """What the names of the biLM's tensors begin with."""
     prefixes = [name.removesuffix(CHARACTER_EMBEDDING) for name in archive.state if name.endswith(CHARACTER_EMBEDDING)]
     if not prefixes:
-        raise ConversionError(f"{archive.path}: has no ELMo inside: no tensor's name ends in `{CHARACTER_EMBEDDING}`")
+        raise ElmoError(f"{archive.path}: has no ELMo inside: no tensor's name ends in `{CHARACTER_EMBEDDING}`")
     if len(prefixes) > 1:
-        raise ConversionError(
+        raise ElmoError(
             f"{archive.path}: has {len(prefixes)} ELMos inside, at {' and '.join(map(repr, prefixes))}; expected one"
         )
     return prefixes[0]
@@ -287,7 +287,7 @@ def _read_mixes(archive: Archive, elmo: str) -> dict[int, dict[str, Tensor]]:
         names = [f"{prefix}scalar_parameters.{number}" for number in range(count)]
         for name in (*names, f"{prefix}gamma"):
             if name not in parts or parts[name].numel() != 1 or not parts[name].isfinite().all():
-                raise ConversionError(f"{archive.path}: `{name}` must be one number of a mix of {count} layers")
+                raise ElmoError(f"{archive.path}: `{name}` must be one number of a mix of {count} layers")
         weights = torch.cat([torch.zeros(0), *(parts[name].float().reshape(1) for name in names)])
         gamma = parts[f"{prefix}gamma"].float().reshape(1)
         mixes[len(mixes)] = {"scalar_mix.scalar_weights": weights, "scalar_mix.gamma": gamma}
@@ -300,7 +300,7 @@ def _config_of_tensors(state: Mapping[str, Tensor], path: Path) -> ElmoConfig:
     def shape(name: str, rank: int) -> tuple[int, ...]:
         if name not in state or state[name].ndim != rank:
             found = "is missing" if name not in state else f"has shape {tuple(state[name].shape)}"
-            raise ConversionError(f"{path}: `{name}` {found}; expected a tensor of {rank} dimensions")
+            raise ElmoError(f"{path}: `{name}` {found}; expected a tensor of {rank} dimensions")
         return tuple(state[name].shape)
 
     def count(pattern: str) -> int:
@@ -312,7 +312,7 @@ def _config_of_tensors(state: Mapping[str, Tensor], path: Path) -> ElmoConfig:
     encoder = "_token_embedder"
     rows, dim = shape(CHARACTER_EMBEDDING, 2)
     if rows != CHARACTER_PADDING + 1:
-        raise ConversionError(f"{path}: `{CHARACTER_EMBEDDING}` has {rows} rows; expected {CHARACTER_PADDING + 1}")
+        raise ElmoError(f"{path}: `{CHARACTER_EMBEDDING}` has {rows} rows; expected {CHARACTER_PADDING + 1}")
     filters = []
     for index in range(count(f"{encoder}.char_conv_{{}}.weight")):
         filter_count, _, width = shape(f"{encoder}.char_conv_{index}.weight", 3)
@@ -343,7 +343,7 @@ def _elmo_settings(config: Any) -> Iterator[dict[str, Any]]:
 def _uses_layer_norm(archive: Archive) -> bool:
     values = {bool(settings.get("do_layer_norm", False)) for settings in _elmo_settings(archive.config)}
     if len(values) > 1:
-        raise ConversionError(f"{archive.path}: config.json sets `do_layer_norm` of its ELMos to true and to false")
+        raise ElmoError(f"{archive.path}: config.json sets `do_layer_norm` of its ELMos to true and to false")
     return values == {True}
 
 
@@ -367,7 +367,7 @@ def convert_allennlp(
         overwrite: whether to replace a model that is already in `output_dir`.
 
     Raises:
-        ConversionError: if there is no ELMo or anything in it is not as AllenNLP has it.
+        ElmoError: if there is no ELMo or anything in it is not as AllenNLP has it.
     """
     source, output_dir = Path(source), Path(output_dir).resolve()
     vocab_file = None if vocab_file is None else Path(vocab_file)
@@ -381,9 +381,9 @@ def convert_allennlp(
     elmo = prefix.removesuffix("_elmo_lstm.") if prefix.endswith("_elmo_lstm.") else None
     mixes = {} if elmo is None else _read_mixes(archive, elmo)
     if mixes and mix not in mixes:
-        raise ConversionError(f"{source}: has no mix {mix}; there are {', '.join(map(str, mixes))}")
+        raise ElmoError(f"{source}: has no mix {mix}; there are {', '.join(map(str, mixes))}")
     if not mixes and mix:
-        raise ConversionError(f"{source}: has no mix {mix}, nor any other")
+        raise ElmoError(f"{source}: has no mix {mix}, nor any other")
 
     asker = "its other tensors"
     if options_file is not None:
@@ -399,7 +399,7 @@ def convert_allennlp(
     parameters = fill(weight_table(config), state, source, asker)
     chosen = mixes[mix] if mixes else initial_mix(config)
     if len(chosen["scalar_mix.scalar_weights"]) != config.num_hidden_layers + 1:
-        raise ConversionError(
+        raise ElmoError(
             f"{source}: mix {mix} is of {len(chosen['scalar_mix.scalar_weights'])} layers; the ELMo has "
             f"{config.num_hidden_layers + 1}"
         )

@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from .configuration_elmo import ElmoConfig
+from .files import ElmoError
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import CHARACTER_PADDING, ElmoTokenizer
 
@@ -47,10 +48,6 @@ logger = logging.getLogger(__name__)
 SPECIAL_WORDS = 4
 
 StrPath = str | os.PathLike[str]
-
-
-class ConversionError(ValueError):
-    """Input that cannot be converted. The message is one line and names the file and the key."""
 
 
 # ---------------------------------------------------------------------------------------------------------- options
@@ -146,9 +143,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConversionError(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ElmoError(f"{path}: cannot be read: {one_line(error)}") from error
     except (ValueError, RecursionError) as error:
-        raise ConversionError(f"{path}: not a JSON file: {one_line(error)}") from error
+        raise ElmoError(f"{path}: not a JSON file: {one_line(error)}") from error
 
 
 def read_option(options: Any, option: Option, path: Path) -> Any:
@@ -157,15 +154,15 @@ def read_option(options: Any, option: Option, path: Path) -> Any:
     for part in option.key.split("."):
         if not isinstance(value, dict):
             where = f"`{'.'.join(parents)}`" if parents else "the whole file"
-            raise ConversionError(f"{path}: {where} must be an object with keys, got {reprlib.repr(value)}")
+            raise ElmoError(f"{path}: {where} must be an object with keys, got {reprlib.repr(value)}")
         value = value.get(part)
         parents.append(part)
         if value is None:
             if option.default is REQUIRED:
-                raise ConversionError(f"{path}: `{'.'.join(parents)}` is missing")
+                raise ElmoError(f"{path}: `{'.'.join(parents)}` is missing")
             return option.default
     if not option.kind.allows(value):
-        raise ConversionError(f"{path}: `{option.key}` must be {option.kind.wanted}, got {reprlib.repr(value)}")
+        raise ElmoError(f"{path}: `{option.key}` must be {option.kind.wanted}, got {reprlib.repr(value)}")
     return value
 
 
@@ -179,7 +176,7 @@ def config_of_options(options: Any, path: Path) -> ElmoConfig:
     values = {option.key: read_option(options, option, path) for option in OPTIONS}
     widest, characters = max(values["char_cnn.filters"])[0], values["char_cnn.max_characters_per_token"]
     if widest > characters:
-        raise ConversionError(
+        raise ElmoError(
             f"{path}: `char_cnn.filters` has a width of {widest}, more than the {characters} characters of "
             "`char_cnn.max_characters_per_token`"
         )
@@ -285,11 +282,11 @@ def named(path: Path, trouble: str) -> Iterator[None]:
     """Turns whatever is raised over a file into one line that names the file."""
     try:
         yield
-    except ConversionError:
+    except ElmoError:
         raise
     # libhdf5 and from_pretrained answer broken files with nearly every built-in exception and a few of their own.
     except Exception as error:
-        raise ConversionError(f"{path}: {trouble}: {one_line(error)}") from error
+        raise ElmoError(f"{path}: {trouble}: {one_line(error)}") from error
 
 
 def progress(weights: Iterable[Weight], what: str) -> "tqdm[Weight]":
@@ -305,20 +302,20 @@ def _find_datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
         prefix, group = groups.pop()
         address = h5o.get_info(group.id).addr
         if address in visited:
-            raise ConversionError(f"{path}: the group {prefix!r} is linked twice; expected plain groups and datasets")
+            raise ElmoError(f"{path}: the group {prefix!r} is linked twice; expected plain groups and datasets")
         visited.add(address)
         for key in map(str, group):
             name = prefix + key
             # h5py's `in` and `get(getlink=True)` would open the target of an external link.
             if group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type != h5l.TYPE_HARD:
-                raise ConversionError(f"{path}: {name!r} is a link; expected plain groups and datasets")
+                raise ElmoError(f"{path}: {name!r} is a link; expected plain groups and datasets")
             item = group[key]
             if isinstance(item, h5py.Group):
                 groups.append((f"{name}/", item))
             elif isinstance(item, h5py.Dataset):
                 datasets[name] = item
             else:
-                raise ConversionError(f"{path}: {name!r} is a named type; expected plain groups and datasets")
+                raise ElmoError(f"{path}: {name!r} is a named type; expected plain groups and datasets")
     return datasets
 
 
@@ -326,13 +323,13 @@ def _check_dataset(dataset: h5py.Dataset, weight: Weight, path: Path) -> None:
     """Refuses, before any of its data is read, a dataset that is not the one in the table."""
     name = f"{path}: `{weight.dataset}`"
     if dataset.shape != weight.shape:
-        raise ConversionError(f"{name} has shape {dataset.shape} where the options ask for {weight.shape}")
+        raise ElmoError(f"{name} has shape {dataset.shape} where the options ask for {weight.shape}")
     if dataset.dtype.kind != "f":
-        raise ConversionError(f"{name} holds {dataset.dtype}; expected floating-point numbers")
+        raise ElmoError(f"{name} holds {dataset.dtype}; expected floating-point numbers")
     if dataset.is_virtual or dataset.external is not None:
-        raise ConversionError(f"{name} keeps its data in other files")
+        raise ElmoError(f"{name} keeps its data in other files")
     if dataset.id.get_storage_size() == 0:
-        raise ConversionError(f"{name} was never written")
+        raise ElmoError(f"{name} was never written")
 
 
 def read_weights(path: StrPath, config: ElmoConfig) -> dict[str, Tensor]:
@@ -344,18 +341,18 @@ def read_weights(path: StrPath, config: ElmoConfig) -> dict[str, Tensor]:
         names = set()
         for weight in weight_table(config):
             if weight.dataset not in datasets:
-                raise ConversionError(f"{path}: `{weight.dataset}` is missing, which the options ask for")
+                raise ElmoError(f"{path}: `{weight.dataset}` is missing, which the options ask for")
             _check_dataset(datasets[weight.dataset], weight, path)
             names.add(weight.dataset)
         if left_over := sorted(datasets.keys() - names):
-            raise ConversionError(f"{path}: {left_over[0]!r} is left over: the options have no place for it")
+            raise ElmoError(f"{path}: {left_over[0]!r} is left over: the options have no place for it")
         # The largest first: a tensor and its rearranged copy are both in memory, while little else is.
         by_size = sorted(weight_table(config), key=lambda weight: math.prod(weight.shape), reverse=True)
         for weight in progress(by_size, "reading"):
             stored = np.empty(weight.shape, dtype=np.float32)
             datasets[weight.dataset].read_direct(stored)
             if not np.isfinite(stored).all():
-                raise ConversionError(f"{path}: `{weight.dataset}` holds values that are not finite")
+                raise ElmoError(f"{path}: `{weight.dataset}` holds values that are not finite")
             tensors = weight.transform.to_model(torch.from_numpy(stored))
             for name, tensor in zip(weight.parameters, tensors, strict=True):
                 parameters[name] = tensor.contiguous()
@@ -382,27 +379,27 @@ def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
         return "bilm-tf", list(paths)
     path = paths[0]
     if len(paths) > 2:
-        raise ConversionError(f"{paths[2]}: one path too many; a checkpoint is one path, or options.json weights.hdf5")
+        raise ElmoError(f"{paths[2]}: one path too many; a checkpoint is one path, or options.json weights.hdf5")
     if not path.exists():
-        raise ConversionError(f"{path}: no such file or folder")
+        raise ElmoError(f"{path}: no such file or folder")
     if path.is_file():
         if path.name.endswith((".tar.gz", ".tgz", ".tar", ".th")):
             return "AllenNLP", [path]
         if path.suffix in (".json", ".hdf5", ".h5"):
-            raise ConversionError(f"{path}: is half of a checkpoint; give both, options.json weights.hdf5")
-        raise ConversionError(f"{path}: not a checkpoint; expected a folder, model.tar.gz, weights.th, or two files")
+            raise ElmoError(f"{path}: is half of a checkpoint; give both, options.json weights.hdf5")
+        raise ElmoError(f"{path}: not a checkpoint; expected a folder, model.tar.gz, weights.th, or two files")
     files = {entry.name for entry in path.iterdir()}
     if files & {"encoder.pkl", "token_embedder.pkl"}:
         return "ELMoForManyLangs", [path]
     if files & {"weights.th", "best.th"}:
         return "AllenNLP", [path]
     if "model.safetensors" in files:
-        raise ConversionError(f"{path}: holds a model.safetensors: it is converted already")
+        raise ElmoError(f"{path}: holds a model.safetensors: it is converted already")
     weights = sorted(path / name for name in files if name.endswith((".hdf5", ".h5")))
     options = sorted(path / name for name in files if name.endswith("options.json"))
     if len(weights) == len(options) == 1:
         return "bilm-tf", [options[0], weights[0]]
-    raise ConversionError(
+    raise ElmoError(
         f"{path}: not a checkpoint: has neither encoder.pkl and token_embedder.pkl, nor weights.th, nor one "
         "options.json and one .hdf5 file"
     )
@@ -412,7 +409,7 @@ def check_file(path: Path) -> None:
     """Refuses what is not a plain file: a pipe, for one, could be read but once."""
     with named(path, "cannot be read"):
         if not stat.S_ISREG(path.stat().st_mode):
-            raise ConversionError(f"{path}: is not a file")
+            raise ElmoError(f"{path}: is not a file")
 
 
 def check_output(output_dir: Path, overwrite: bool, marker: str, inputs: Sequence[Path]) -> None:
@@ -421,14 +418,14 @@ def check_output(output_dir: Path, overwrite: bool, marker: str, inputs: Sequenc
         if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
             return
     if not output_dir.is_dir():
-        raise ConversionError(f"{output_dir}: exists and is not a folder")
+        raise ElmoError(f"{output_dir}: exists and is not a folder")
     if not overwrite:
-        raise ConversionError(f"{output_dir}: exists and is not empty; choose another folder, or pass --overwrite")
+        raise ElmoError(f"{output_dir}: exists and is not empty; choose another folder, or pass --overwrite")
     if not (output_dir / marker).is_file():
-        raise ConversionError(f"{output_dir}: has no {marker}, so it is not an earlier result to overwrite")
+        raise ElmoError(f"{output_dir}: has no {marker}, so it is not an earlier result to overwrite")
     for path in inputs:
         if path.resolve().is_relative_to(output_dir):
-            raise ConversionError(f"{path}: lies in the folder to overwrite, {output_dir}")
+            raise ElmoError(f"{path}: lies in the folder to overwrite, {output_dir}")
 
 
 @contextmanager
@@ -455,7 +452,7 @@ def new_folder(output_dir: Path) -> Iterator[Path]:
             with suppress(OSError):
                 parent.rmdir()
         if isinstance(error, (OSError, SafetensorError)):
-            raise ConversionError(f"{output_dir}: cannot be written: {one_line(error)}") from error
+            raise ElmoError(f"{output_dir}: cannot be written: {one_line(error)}") from error
         raise
 
 
@@ -476,7 +473,7 @@ def convert_checkpoint(
         overwrite: whether to replace a model that is already in `output_dir`.
 
     Raises:
-        ConversionError: if anything in the files is not as the format has it, or the folder cannot be written.
+        ElmoError: if anything in the files is not as the format has it, or the folder cannot be written.
     """
     options_file, weights_file, output_dir = Path(options_file), Path(weights_file), Path(output_dir).resolve()
     vocab_file = None if vocab_file is None else Path(vocab_file)
@@ -526,7 +523,7 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
         overwrite: whether to replace a checkpoint that is already in `output_dir`.
 
     Raises:
-        ConversionError: if the folder does not hold an ELMo model, or the checkpoint cannot be written.
+        ElmoError: if the folder does not hold an ELMo model, or the checkpoint cannot be written.
     """
     model_dir, output_dir = Path(model_dir), Path(output_dir).resolve()
     config = _read_config(model_dir)
@@ -547,11 +544,11 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
             words = tokenizer.convert_ids_to_tokens(range(SPECIAL_WORDS, tokenizer.vocab_size))
     model, loading = loaded
     if missing := sorted(loading["missing_keys"]):
-        raise ConversionError(f"{model_dir}: the weights lack `{missing[0]}`")
+        raise ElmoError(f"{model_dir}: the weights lack `{missing[0]}`")
     parameters = model.state_dict()
     for name, tensor in parameters.items():
         if not np.isfinite(tensor.numpy()).all():
-            raise ConversionError(f"{model_dir}: `{name}` holds values that are not finite")
+            raise ElmoError(f"{model_dir}: `{name}` holds values that are not finite")
     if _mixes_otherwise(config, parameters):
         logger.warning("The format has no mix of the layers: that of %s is left out.", model_dir)
 
@@ -568,13 +565,13 @@ def _read_config(model_dir: Path) -> ElmoConfig:
     path = model_dir / "config.json"
     values = read_json(path)
     if not isinstance(values, dict) or values.get("model_type") != "elmo":
-        raise ConversionError(f'{path}: not the config of an ELMo model: `model_type` must be "elmo"')
+        raise ElmoError(f'{path}: not the config of an ELMo model: `model_type` must be "elmo"')
     with named(path, "not a config"):
         config: ElmoConfig = ElmoConfig.from_pretrained(model_dir, local_files_only=True)
     if config.spelling != "bytes":
-        raise ConversionError(f'{path}: the format has no `spelling` but "bytes", got {config.spelling!r}')
+        raise ElmoError(f'{path}: the format has no `spelling` but "bytes", got {config.spelling!r}')
     if config.char_vocab_size != CHARACTER_PADDING + 1:
-        raise ConversionError(
+        raise ElmoError(
             f"{path}: `char_vocab_size` must be {CHARACTER_PADDING + 1}, the characters of the format, got "
             f"{config.char_vocab_size}"
         )
@@ -592,9 +589,9 @@ def read_tokenizer(vocab_file: Path | None, max_characters_per_token: int) -> El
     try:
         return ElmoTokenizer(vocab_file=vocab_file, max_characters_per_token=max_characters_per_token)
     except (UnicodeDecodeError, OSError) as error:
-        raise ConversionError(f"{vocab_file}: not a readable list of words: {one_line(error)}") from error
+        raise ElmoError(f"{vocab_file}: not a readable list of words: {one_line(error)}") from error
     except ValueError as error:
-        raise ConversionError(one_line(error)) from error
+        raise ElmoError(one_line(error)) from error
 
 
 def _write_vocabulary(path: Path, words: Sequence[str]) -> None:

@@ -23,7 +23,6 @@ from .convert_allennlp import Stored, fill, highway_table, linear_table, lstm_ta
 from .convert_elmo import (
     CLIP,
     SIZE,
-    ConversionError,
     Kind,
     Option,
     StrPath,
@@ -38,6 +37,7 @@ from .convert_elmo import (
     read_option,
     write_model,
 )
+from .files import ElmoError
 from .tokenization_elmo import FIRST_CHARACTER, ElmoTokenizer
 
 PADDING, SENTENCE_BEGIN, SENTENCE_END, UNKNOWN = "<pad>", "<bos>", "<eos>", "<oov>"
@@ -109,7 +109,7 @@ def _read_settings(folder: Path) -> tuple[Any, Path]:
     config = read_json(config_file)
     config_path = config.get("config_path") if isinstance(config, dict) else None
     if not isinstance(config_path, str) or not PurePosixPath(config_path).name:
-        raise ConversionError(f"{config_file}: `config_path` must name a file of settings, got {config_path!r}")
+        raise ElmoError(f"{config_file}: `config_path` must name a file of settings, got {config_path!r}")
     relative = PurePosixPath(config_path)
     candidates = [folder / relative.name]
     if not relative.is_absolute() and ".." not in relative.parts:
@@ -119,7 +119,7 @@ def _read_settings(folder: Path) -> tuple[Any, Path]:
             return read_json(path), path
     if relative.name in PUBLISHED_NAMES:
         return PUBLISHED_SETTINGS, config_file
-    raise ConversionError(f"{folder}: has no {relative.name}, which config.json names: copy it there")
+    raise ElmoError(f"{folder}: has no {relative.name}, which config.json names: copy it there")
 
 
 def _read_config(folder: Path) -> ElmoConfig:
@@ -133,7 +133,7 @@ def _read_config(folder: Path) -> ElmoConfig:
         del values["char_embedding_dim"]
         values |= {"char_filters": [], "num_highway_layers": 0}
     elif not values["char_filters"]:
-        raise ConversionError(f"{path}: `token_embedder.filters` is missing")
+        raise ElmoError(f"{path}: `token_embedder.filters` is missing")
     with named(path, "not settings of a model"):
         return ElmoConfig(spelling="dictionary", **values)
 
@@ -150,7 +150,7 @@ def read_dictionary(path: Path, special: Sequence[str]) -> Dictionary:
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConversionError(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ElmoError(f"{path}: cannot be read: {one_line(error)}") from error
     if not lines[-1]:
         lines.pop()
     ids: dict[str, int] = {}
@@ -159,14 +159,14 @@ def read_dictionary(path: Path, special: Sequence[str]) -> Dictionary:
         *entry, index = line.strip().split("\t")
         name = entry[0] if entry else BLANK
         if len(entry) > 1 or not (index.isascii() and index.isdigit()):
-            raise ConversionError(f"{path}: line {number} must be an entry, a tab and its id, got {line[:40]!r}")
+            raise ElmoError(f"{path}: line {number} must be an entry, a tab and its id, got {line[:40]!r}")
         if name in ids:
-            raise ConversionError(f"{path}: line {number} holds {name!r} a second time")
+            raise ElmoError(f"{path}: line {number} holds {name!r} a second time")
         ids[name] = int(index)
     if sorted(ids.values()) != list(range(len(ids))):
-        raise ConversionError(f"{path}: the ids of {len(ids)} entries must be the numbers from 0 to {len(ids) - 1}")
+        raise ElmoError(f"{path}: the ids of {len(ids)} entries must be the numbers from 0 to {len(ids) - 1}")
     if missing := [name for name in special if name not in ids]:
-        raise ConversionError(f"{path}: lacks {missing[0]!r}")
+        raise ElmoError(f"{path}: lacks {missing[0]!r}")
     ordinary = sorted(ids.keys() - set(special), key=ids.__getitem__)
     return Dictionary(ordinary, [ids[name] for name in (*special, *ordinary)])
 
@@ -210,7 +210,7 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
         overwrite: whether to replace a model that is already in `output_dir`.
 
     Raises:
-        ConversionError: if anything in the files is not as the format has it, or the folder cannot be written.
+        ElmoError: if anything in the files is not as the format has it, or the folder cannot be written.
     """
     model_dir, output_dir = Path(model_dir), Path(output_dir).resolve()
     config = _read_config(model_dir)
@@ -230,7 +230,7 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
     if config.char_filters:
         characters = read_dictionary(model_dir / "char.dic", SPECIAL_CHARACTERS)
         if unfit := [entry for entry in characters.entries if len(entry) != 1]:
-            raise ConversionError(f"{model_dir / 'char.dic'}: {unfit[0]!r} is not one character")
+            raise ElmoError(f"{model_dir / 'char.dic'}: {unfit[0]!r} is not one character")
     spelled = characters.entries if characters is not None else []
     with named(model_dir / "word.dic", "not a vocabulary"):
         tokenizer = ElmoTokenizer(

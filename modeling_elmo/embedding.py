@@ -32,7 +32,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModel
 
-from .folders import FolderError, first_line, load_folder
+from .files import ElmoError, first_line, load_folder
 from .modeling_elmo import ElmoModel, ElmoModelOutput
 from .tokenization_elmo import ElmoTokenizer
 
@@ -57,10 +57,6 @@ INSTALL = "pip install 'modeling-elmo[embed]'"
 
 StrPath = str | os.PathLike[str]
 Sentence = str | Sequence[str]
-
-
-class EmbeddingError(ValueError):
-    """Input or settings that cannot be embedded. The message is one line and names what is wrong."""
 
 
 class Embedded(NamedTuple):
@@ -111,7 +107,7 @@ class ElmoEmbedder:
         _check_choice("pooling", pooling, POOLINGS)
         _check_choice("dtype", dtype, DTYPES)
         if batch_words <= MARKERS:
-            raise EmbeddingError(f"`batch_words` must be at least {MARKERS + 1}, got {batch_words}")
+            raise ElmoError(f"`batch_words` must be at least {MARKERS + 1}, got {batch_words}")
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.layers = _parse_layers(layers, model.config.num_hidden_layers)
@@ -128,8 +124,8 @@ class ElmoEmbedder:
         """An embedder of the model and tokenizer in a folder; `settings` as for the class."""
         try:
             model, tokenizer = load_folder(folder, AutoModel)
-        except FolderError as error:
-            raise EmbeddingError(str(error)) from error
+        except ElmoError as error:
+            raise ElmoError(str(error)) from error
         return cls(model.to(device), tokenizer, **settings)
 
     def embed(self, sentences: Iterable[Sentence]) -> Iterator[np.ndarray]:
@@ -286,7 +282,7 @@ def _residues(sequence: str, number: int) -> list[str]:
     """The residues of a protein's sequence as SeqVec reads them."""
     residues = "".join(sequence.split()).replace("-", "").upper()
     if unfit := [residue for residue in residues if not "A" <= residue <= "Z"]:
-        raise EmbeddingError(f"protein {number} holds {unfit[0]!r}; expected residues, which are letters from A to Z")
+        raise ElmoError(f"protein {number} holds {unfit[0]!r}; expected residues, which are letters from A to Z")
     return list(residues.translate(RARE_RESIDUES))
 
 
@@ -298,7 +294,7 @@ def _release_memory() -> None:
 
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise EmbeddingError(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}")
+        raise ElmoError(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def _parse_layers(layers: str | int | Sequence[int], top: int) -> str | int | tuple[int, ...]:
@@ -317,12 +313,10 @@ def _parse_layers(layers: str | int | Sequence[int], top: int) -> str | int | tu
         else:
             parsed = layers if isinstance(layers, int) else tuple(int(number) for number in layers)
     except (TypeError, ValueError):
-        raise EmbeddingError(
-            f"`layers` must be all, average, top, mix or layer numbers like 0,2, got {layers!r}"
-        ) from None
+        raise ElmoError(f"`layers` must be all, average, top, mix or layer numbers like 0,2, got {layers!r}") from None
     chosen = (parsed,) if isinstance(parsed, int) else parsed
     if not chosen or min(chosen) < 0 or max(chosen) > top:
-        raise EmbeddingError(f"`layers` must be numbers from 0 to {top}, the model's layers, got {layers!r}")
+        raise ElmoError(f"`layers` must be numbers from 0 to {top}, the model's layers, got {layers!r}")
     return parsed
 
 
@@ -348,11 +342,11 @@ def open_corpus(source: str, column: str | None = None, split: str | None = None
     if path.is_dir() or not (path.exists() or path.is_absolute() or source.count("/") > 1 or suffix in FILE_ROWS):
         return _open_dataset(source, column, split)
     if not path.exists():
-        raise EmbeddingError(f"{source}: no such file")
+        raise ElmoError(f"{source}: no such file")
     if not path.is_file():
-        raise EmbeddingError(f"{source}: not a file that can be read twice; for a pipe, INPUT is -")
+        raise ElmoError(f"{source}: not a file that can be read twice; for a pipe, INPUT is -")
     if split is not None:
-        raise EmbeddingError(f"`--split` is for datasets, and {source} is a file")
+        raise ElmoError(f"`--split` is for datasets, and {source} is a file")
     return Corpus(
         lambda: FILE_ROWS.get(suffix, _plain_rows)(path, column), {"file": path.name, "sha256": _digest(path)}
     )
@@ -373,9 +367,7 @@ def _lines(file: IO[bytes], name: str) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise EmbeddingError(
-                f"{name}: line {number} is not UTF-8: {error.reason} at byte {error.start}"
-            ) from error
+            raise ElmoError(f"{name}: line {number} is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def text_rows(file: IO[bytes], name: str) -> Iterator[str]:
@@ -385,7 +377,7 @@ def text_rows(file: IO[bytes], name: str) -> Iterator[str]:
 
 def _plain_rows(path: Path, column: str | None) -> Iterator[str]:
     if column is not None:
-        raise EmbeddingError(f"`--column` is for JSONL, CSV, Parquet and datasets, and {path} is a text file")
+        raise ElmoError(f"`--column` is for JSONL, CSV, Parquet and datasets, and {path} is a text file")
     with path.open("rb") as file:
         yield from text_rows(file, str(path))
 
@@ -397,7 +389,7 @@ def _json_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
             try:
                 value = json.loads(line) if line.strip() else None
             except json.JSONDecodeError as error:
-                raise EmbeddingError(f"{where} is not JSON: {error}") from error
+                raise ElmoError(f"{where} is not JSON: {error}") from error
             if isinstance(value, dict):
                 value = value[_find_column(column, list(value), where)]
             yield _as_row(value, where)
@@ -412,7 +404,7 @@ def _csv_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
             for row in reader:
                 yield _as_row(row[name], f"{path}: line {reader.line_num}")
         except csv.Error as error:
-            raise EmbeddingError(f"{path}: line {reader.line_num} is not CSV: {error}") from error
+            raise ElmoError(f"{path}: line {reader.line_num} is not CSV: {error}") from error
 
 
 def _parquet_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
@@ -420,7 +412,7 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[str | list[str]]:
     try:
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
-        raise EmbeddingError(f"{path}: not a Parquet file: {first_line(error)}") from error
+        raise ElmoError(f"{path}: not a Parquet file: {first_line(error)}") from error
     with file:
         name = _find_column(column, file.schema_arrow.names, str(path))
         number = 0
@@ -443,18 +435,18 @@ def _open_dataset(source: str, column: str | None, split: str | None) -> Corpus:
     try:
         from datasets import DatasetDict, load_dataset, load_from_disk
     except ImportError as error:
-        raise EmbeddingError(f"{source}: no such file; reading a dataset needs datasets: {INSTALL}") from error
+        raise ElmoError(f"{source}: no such file; reading a dataset needs datasets: {INSTALL}") from error
     is_saved = any((Path(source) / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
     try:
         loaded = load_from_disk(source) if is_saved else load_dataset(source)
     except (OSError, ValueError) as error:
-        raise EmbeddingError(f"{source}: no such file, nor a dataset: {first_line(error)}") from error
+        raise ElmoError(f"{source}: no such file, nor a dataset: {first_line(error)}") from error
     if isinstance(loaded, DatasetDict):
         if split is None and len(loaded) == 1:
             split = next(iter(loaded))
         if split not in loaded:
             found = "choose one with `--split`" if split is None else f"none is {split!r}"
-            raise EmbeddingError(f"{source}: of the splits {', '.join(loaded)}, {found}")
+            raise ElmoError(f"{source}: of the splits {', '.join(loaded)}, {found}")
         loaded = loaded[split]
     name = _find_column(column, loaded.column_names, source)
 
@@ -471,10 +463,10 @@ def _open_dataset(source: str, column: str | None, split: str | None) -> Corpus:
 def _find_column(column: str | None, available: list[str], where: str) -> str:
     if column is None:
         if len(available) != 1 and "text" not in available:
-            raise EmbeddingError(f"{where}: choose one with `--column` of: {', '.join(available)}")
+            raise ElmoError(f"{where}: choose one with `--column` of: {', '.join(available)}")
         return "text" if "text" in available else available[0]
     if column not in available:
-        raise EmbeddingError(f"{where}: no column {column!r}; it has: {', '.join(available)}")
+        raise ElmoError(f"{where}: no column {column!r}; it has: {', '.join(available)}")
     return column
 
 
@@ -484,7 +476,7 @@ def _as_row(value: Any, where: str) -> str | list[str]:
         return ""
     if isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value)):
         return value
-    raise EmbeddingError(f"{where}: expected text or a list of words, got {str(value)[:40]!r}")
+    raise ElmoError(f"{where}: expected text or a list of words, got {str(value)[:40]!r}")
 
 
 # ---------------------------------------------------------------------------------------------------------- shards
@@ -687,7 +679,7 @@ def require(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise EmbeddingError(f"this kind of file needs {module.split('.')[0]}: {INSTALL}") from error
+        raise ElmoError(f"this kind of file needs {module.split('.')[0]}: {INSTALL}") from error
 
 
 # ------------------------------------------------------------------------------------------------------------- run
@@ -734,21 +726,21 @@ def embed_corpus(
         What was done; None in all processes but the first.
 
     Raises:
-        EmbeddingError: if the input, the settings or an unfinished run do not fit.
+        ElmoError: if the input, the settings or an unfinished run do not fit.
     """
     output = Path(output)
     parts = parts_folder(output)
     rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if output.suffix.lower() not in FORMATS:
-        raise EmbeddingError(f"{output}: the output must end in one of {', '.join(FORMATS)}")
+        raise ElmoError(f"{output}: the output must end in one of {', '.join(FORMATS)}")
     if output.exists() and (output.is_dir() or not overwrite):
-        raise EmbeddingError(f"{output}: exists; choose another name, or pass --overwrite")
+        raise ElmoError(f"{output}: exists; choose another name, or pass --overwrite")
     if not output.parent.is_dir():
-        raise EmbeddingError(f"{output}: there is no folder {output.parent}")
+        raise ElmoError(f"{output}: there is no folder {output.parent}")
     require(FORMATS[output.suffix.lower()].module)
     corpus = open_corpus(source, column, split)
     if corpus.identity is None and processes > 1:
-        raise EmbeddingError("standard input cannot be shared among processes: write it to a file first")
+        raise ElmoError("standard input cannot be shared among processes: write it to a file first")
 
     embedder = ElmoEmbedder.from_pretrained(
         model, device=_device(), layers=layers, pooling=pooling, batch_words=batch_words, dtype=dtype
@@ -770,7 +762,7 @@ def embed_corpus(
         # Bad input is found here, before the work rather than after hours of it.
         total = None if corpus.identity is None else sum(map(_size, corpus.rows()))
         if total == 0:
-            raise EmbeddingError(f"{source}: holds no sentences")
+            raise ElmoError(f"{source}: holds no sentences")
         _prepare_parts(parts, settings, restart)
     _meet(processes)
 
@@ -778,7 +770,7 @@ def embed_corpus(
     try:
         count = _write_shards(parts, corpus, embedder, tokenized, total, (rank, processes), report)
         if count == 0:
-            raise EmbeddingError("standard input holds no sentences")
+            raise ElmoError("standard input holds no sentences")
         _meet(processes)  # all shards are written
         if rank > 0:
             return None
@@ -806,7 +798,7 @@ def _meet(processes: int) -> None:
     try:
         torch.distributed.barrier()
     except RuntimeError as error:
-        raise EmbeddingError("another process has stopped; the same command goes on with the work") from error
+        raise ElmoError("another process has stopped; the same command goes on with the work") from error
 
 
 def identity_of_model(folder: Path) -> dict[str, Any]:
@@ -822,7 +814,7 @@ def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None
     found = json.loads(manifest.read_bytes()) if manifest.is_file() else settings
     can_go_on = settings["input"] is not None
     if other := [name for name in settings if found.get(name) != settings[name] and not restart]:
-        raise EmbeddingError(
+        raise ElmoError(
             f"{parts}: holds an unfinished run that differs in {', '.join(other)}; pass --restart to forget it, or "
             "remove the folder"
         )
@@ -866,7 +858,7 @@ def _write_shards(
 def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> None:
     """Makes the output of the shards, in one step, and removes them."""
     if missing := [number for number in range(count) if not _shard_file(parts, number).is_file()]:
-        raise EmbeddingError(f"{parts}: shard {missing[0]} is missing; do all processes see this folder?")
+        raise ElmoError(f"{parts}: shard {missing[0]} is missing; do all processes see this folder?")
 
     def rows() -> Iterator[Row]:
         for number in tqdm(range(count), desc=f"writing {report.output.name}", unit="shard", delay=2):
@@ -883,4 +875,4 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
     shutil.rmtree(parts, ignore_errors=True)  # another run may be writing the same there
 
 
-__all__ = ["ElmoEmbedder", "Embedded", "EmbeddingError", "Protein", "Report", "embed_corpus"]
+__all__ = ["ElmoEmbedder", "Embedded", "Protein", "Report", "embed_corpus"]

@@ -36,7 +36,6 @@ from transformers import AutoModel
 
 from .embedding import (
     ElmoEmbedder,
-    EmbeddingError,
     Report,
     StrPath,
     embed_corpus,
@@ -44,7 +43,7 @@ from .embedding import (
     open_corpus,
     require,
 )
-from .folders import first_line, load_folder
+from .files import ElmoError, first_line, load_folder
 from .scoring import marked_word
 
 # Cosines of float16 vectors differ from those of float32 in the fourth decimal.
@@ -72,10 +71,6 @@ CANDIDATES_PER_USE = 4
 # A word's number in the lists, of 8 bytes: that of its record batch times this, and its place there.
 BATCH_STRIDE = 1 << 32
 NUMBER_BYTES = 8
-
-
-class NeighborError(ValueError):
-    """A search that cannot be made, or finds nothing. The message is one line and names what is wrong."""
 
 
 class Neighbor(NamedTuple):
@@ -110,7 +105,7 @@ class Uses:
         report: what was indexed; None where the index was there already.
 
     Raises:
-        NeighborError, EmbeddingError, FolderError: if corpus, model or settings do not fit.
+        ElmoError: if corpus, model or settings do not fit.
     """
 
     def __init__(
@@ -124,11 +119,11 @@ class Uses:
     ) -> None:
         self.corpus = Path(corpus)
         if not self.corpus.is_file():
-            raise NeighborError(f"{corpus}: no such file; the corpus is text, a sentence a line, or a table of it")
+            raise ElmoError(f"{corpus}: no such file; the corpus is text, a sentence a line, or a table of it")
         loaded, tokenizer = load_folder(model, AutoModel)
         top = loaded.config.num_hidden_layers
         if str(layer) not in ("top", "average", "mix", *map(str, range(top + 1))):
-            raise NeighborError(f"`layer` must be top, average, mix or a number from 0 to {top}, got {str(layer)!r}")
+            raise ElmoError(f"`layer` must be top, average, mix or a number from 0 to {top}, got {str(layer)!r}")
         self.embedder = ElmoEmbedder(loaded, tokenizer, layers=layer)
         made_of = {
             "corpus": open_corpus(str(corpus)).identity,
@@ -141,7 +136,7 @@ class Uses:
         digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:DIGEST_LENGTH]
         folder = self.corpus.parent if folder is None else Path(folder)
         if folder.exists() and not folder.is_dir():
-            raise NeighborError(f"{folder}: the place of an index must be a folder, and this is a file")
+            raise ElmoError(f"{folder}: the place of an index must be a folder, and this is a file")
         self.index = folder / f"{self.corpus.name}.{digest}.arrow"
         self.lists = self.index.with_suffix(".faiss")
         self.report: Report | None = None
@@ -149,7 +144,7 @@ class Uses:
             shutil.rmtree(self.lists, ignore_errors=True)  # they name places in an index that is gone
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):
-                raise NeighborError(f"{folder}: the index cannot be written there; choose another folder with --index")
+                raise ElmoError(f"{folder}: the index cannot be written there; choose another folder with --index")
             try:
                 self.report = embed_corpus(
                     str(corpus),
@@ -160,7 +155,7 @@ class Uses:
                     tokenized=tokenized,
                     column=column,
                 )
-            except (OSError, EmbeddingError):
+            except (OSError, ElmoError):
                 if not self.index.exists():  # otherwise another process was faster, and has taken the shards away
                     raise
 
@@ -183,7 +178,7 @@ class Uses:
             found = heapq.nlargest(count, [*found, *nearest], key=lambda neighbor: neighbor.score)
         if not found:
             missing = "" if any_word else f" {words[position]!r}; --any-word finds the nearest uses of other words"
-            raise NeighborError(f"{self.corpus}: it has no word{missing}")
+            raise ElmoError(f"{self.corpus}: it has no word{missing}")
         return found
 
     def _batches(self, numbers: Iterable[int] | None = None) -> Iterator[tuple[int, Any]]:
@@ -195,9 +190,7 @@ class Uses:
                 for number in range(reader.num_record_batches) if numbers is None else numbers:
                     yield number, reader.get_batch(number)
         except pa.ArrowInvalid as error:
-            raise NeighborError(
-                f"{self.index}: damaged; remove it to have it made again: {first_line(error)}"
-            ) from error
+            raise ElmoError(f"{self.index}: damaged; remove it to have it made again: {first_line(error)}") from error
 
     def _candidates(self, query: Tensor, count: int) -> dict[int, np.ndarray] | None:
         """By record batch, the places of words that may be among the nearest; None if any word may."""
@@ -230,9 +223,7 @@ class Uses:
         try:
             return [faiss.read_index(str(path), faiss.IO_FLAG_MMAP) for path in sorted(self.lists.iterdir())]
         except (OSError, RuntimeError) as error:
-            raise NeighborError(
-                f"{self.lists}: damaged; remove it to have it made again: {first_line(error)}"
-            ) from error
+            raise ElmoError(f"{self.lists}: damaged; remove it to have it made again: {first_line(error)}") from error
 
     def _make_lists(self, faiss: Any, counts: np.ndarray) -> None:
         """Puts all words into lists, in a folder that appears when it is complete. `counts`: words a record batch."""
@@ -240,7 +231,7 @@ class Uses:
         starts = np.cumsum(counts) - counts  # words before each record batch
         blocks = starts * (size + NUMBER_BYTES) // BLOCK_BYTES  # of each record batch
         if shutil.disk_usage(self.lists.parent).free < (needed := total * (size + NUMBER_BYTES)):
-            raise NeighborError(
+            raise ElmoError(
                 f"{self.lists.parent}: lists of the words need {needed / 1e9:.1f} GB there; choose another folder "
                 "with --index, or pass --exact"
             )
@@ -345,4 +336,4 @@ def mark(words: Sequence[str], position: int) -> str:
     return " ".join(["…"] * (start > 0) + shown[start:end] + ["…"] * (end < len(words)))
 
 
-__all__ = ["Neighbor", "NeighborError", "Uses", "mark", "neighbor_lines"]
+__all__ = ["Neighbor", "Uses", "mark", "neighbor_lines"]

@@ -4,9 +4,9 @@ import json
 import os
 from collections.abc import Iterator
 
-from .folders import load_folder
+from .files import ElmoError, load_folder
 from .modeling_elmo import ElmoForSemanticRoleLabeling
-from .scoring import MarkError, marked_words
+from .scoring import marked_words
 from .tokenization_elmo import ElmoTokenizer
 
 HOW_TO_MARK = 'mark every predicate with brackets, as in "The cat [ate] the fish ."'
@@ -23,7 +23,7 @@ def role_lines(
     """For each word of the sentence in [brackets] what the other words are to it."""
     words, predicates = marked_words(sentence, HOW_TO_MARK)
     if not predicates:
-        raise MarkError(HOW_TO_MARK)
+        raise ElmoError(HOW_TO_MARK)
     for predicate, roles in zip(predicates, model.label(words, predicates, tokenizer), strict=True):
         if as_json:
             found = [role._asdict() for role in roles]

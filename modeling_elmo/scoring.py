@@ -14,15 +14,11 @@ from typing import NamedTuple
 from transformers import AutoModelForPreTraining
 
 from .embedding import text_rows
-from .folders import FolderError, load_folder
+from .files import ElmoError, load_folder
 from .modeling_elmo import ElmoForPreTraining
 from .tokenization_elmo import ElmoTokenizer, split_words
 
 HOW_TO_MARK = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
-
-
-class MarkError(ValueError):
-    """A sentence whose brackets are not around the words that they should be around."""
 
 
 class Line(NamedTuple):
@@ -36,15 +32,15 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
     """A model with its softmax, and the vocabulary that is for."""
     try:
         model, tokenizer = load_folder(folder, AutoModelForPreTraining)
-    except FolderError as error:
+    except ElmoError as error:
         if "lack `softmax." not in str(error):
             raise
-        raise FolderError(
+        raise ElmoError(
             f"{folder}: the model was saved without its softmax, which scoring needs: published checkpoints have "
             "none, and training.pretrain keeps it with --save_softmax true"
         ) from error
     if len(tokenizer) != model.config.vocab_size:
-        raise FolderError(
+        raise ElmoError(
             f"{folder}: the vocabulary has {len(tokenizer):,} words and the softmax {model.config.vocab_size:,}"
         )
     return model, tokenizer
@@ -110,7 +106,7 @@ def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]
             marked.append(len(words))
             words.append(part.strip())
         elif number % 2 or "[" in part or "]" in part:
-            raise MarkError(how_to_mark)
+            raise ElmoError(how_to_mark)
         else:
             words += [part[start:end] for start, end in split_words(part)]
     return words, marked
@@ -120,7 +116,7 @@ def marked_word(sentence: str) -> tuple[list[str], int]:
     """The words of a text, and the position of the only one in [brackets]."""
     words, marked = marked_words(sentence, HOW_TO_MARK)
     if len(marked) != 1:
-        raise MarkError(HOW_TO_MARK)
+        raise ElmoError(HOW_TO_MARK)
     return words, marked[0]
 
 

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from .files import ElmoError
+
 # What is looked at to tell binary files from text.
 _HEAD_BYTES = 1 << 16
 # Lines between two updates of the progress bar, which would otherwise take as long as the reading.
@@ -33,10 +35,6 @@ _ARCHIVE_MEMBER = re.compile(r"(.+\.zip):(.+)", re.IGNORECASE)
 _BINARY = re.compile(rb"[\x00-\x08]")
 
 PathLike = str | os.PathLike[str]
-
-
-class WordVectorError(ValueError):
-    """Word vectors that cannot be read. The message is one line and names the file and, where it has one, the line."""
 
 
 class Coverage(NamedTuple):
@@ -94,7 +92,7 @@ def load_word_vectors(
         progress: whether to show a progress bar, where there is a terminal.
     """
     if most_frequent < 0:
-        raise WordVectorError(f"`most_frequent` must be 0 or more, got {most_frequent}")
+        raise ElmoError(f"`most_frequent` must be 0 or more, got {most_frequent}")
     wanted = set(counts)
     if lowercase_fallback:
         wanted.update(word.lower() for word in counts)
@@ -106,7 +104,7 @@ def load_word_vectors(
             with bar:
                 words, vectors, skipped = _read(str(path), stream, wanted, most_frequent, bar)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise WordVectorError(f"{path}: cannot be read, is it damaged? ({_one_line(error)})") from error
+        raise ElmoError(f"{path}: cannot be read, is it damaged? ({_one_line(error)})") from error
     return WordVectors(words, vectors, _measure(counts, set(words), lowercase_fallback), skipped)
 
 
@@ -115,7 +113,7 @@ def _read(
 ) -> tuple[list[str], Tensor, int]:
     """The kept words, their vectors and the number of lines that were skipped."""
     if _BINARY.search(stream.peek(_HEAD_BYTES)):
-        raise WordVectorError(f"{name}: a binary file, which is not supported; save the vectors as text")
+        raise ElmoError(f"{name}: a binary file, which is not supported; save the vectors as text")
     words: dict[str, None] = {}
     values, lines = array("f"), array("q")
     dimension = rows = skipped = 0
@@ -140,12 +138,12 @@ def _read(
             words[word] = None
             lines.append(number)
     if not rows:
-        raise WordVectorError(f"{name}: the file is empty: it holds no vectors")
+        raise ElmoError(f"{name}: the file is empty: it holds no vectors")
     # The tensor takes over the array's memory; of an empty one torch makes none.
     vectors = (torch.frombuffer(values, dtype=torch.float32) if words else torch.zeros(0)).view(-1, dimension)
     wrong = (~vectors.isfinite()).any(dim=1).nonzero()
     if len(wrong):
-        raise WordVectorError(f"{name}, line {lines[int(wrong[0])]}: a value is not finite, or too large for float32")
+        raise ElmoError(f"{name}, line {lines[int(wrong[0])]}: a value is not finite, or too large for float32")
     return list(words), vectors, skipped
 
 
@@ -168,10 +166,10 @@ def _check_dimension(line: bytes, dimension: int, place: str) -> None:
     """
     fields = line.split(b" ")
     if len(fields) < 2:
-        raise WordVectorError(f"{place}: no values; expected a word and its vector, separated by blanks")
+        raise ElmoError(f"{place}: no values; expected a word and its vector, separated by blanks")
     surplus = fields[1:-dimension]
     if len(fields) <= dimension or all(map(_is_number, surplus)):
-        raise WordVectorError(f"{place}: {len(fields) - 1} values where {dimension} are expected, as the file begins")
+        raise ElmoError(f"{place}: {len(fields) - 1} values where {dimension} are expected, as the file begins")
 
 
 def _is_number(field: bytes) -> bool:
@@ -187,7 +185,7 @@ def _parse_values(fields: list[bytes], place: str) -> list[float]:
         return [float(field) for field in fields]
     except ValueError:
         wrong = next(field for field in fields if not _is_number(field))
-        raise WordVectorError(f"{place}: {wrong.decode(errors='replace')!r} is not a number") from None
+        raise ElmoError(f"{place}: {wrong.decode(errors='replace')!r} is not a number") from None
 
 
 @contextlib.contextmanager
@@ -197,9 +195,9 @@ def _open(path: PathLike) -> Iterator[tuple[io.BufferedReader, int | None]]:
     file, member = (Path(match[1]), match[2]) if match else (Path(path), None)
     suffix = file.suffix.lower()
     if not file.is_file():
-        raise WordVectorError(f"{file}: no such file")
+        raise ElmoError(f"{file}: no such file")
     if suffix == ".bin":
-        raise WordVectorError(f"{file}: a binary file, which is not supported; save the vectors as text")
+        raise ElmoError(f"{file}: a binary file, which is not supported; save the vectors as text")
     with contextlib.ExitStack() as stack:
         raw: BinaryIO | gzip.GzipFile
         size: int | None = file.stat().st_size
@@ -222,15 +220,15 @@ def _choose_member(file: Path, archive: zipfile.ZipFile, member: str | None) -> 
         return chosen[0]
     names = ", ".join(info.filename for info in texts) or "none"
     if member is not None:
-        raise WordVectorError(f"{file}: no member {member!r}; its text files are {names}")
-    raise WordVectorError(f'{file}: {len(texts)} text files ({names}); name one as "{file.name}:MEMBER"')
+        raise ElmoError(f"{file}: no member {member!r}; its text files are {names}")
+    raise ElmoError(f'{file}: {len(texts)} text files ({names}); name one as "{file.name}:MEMBER"')
 
 
 def _open_member(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
     try:
         return archive.open(info)  # type: ignore[return-value]
     except RuntimeError as error:  # a password, or a compression that Python does not know
-        raise WordVectorError(f"{file}: {_one_line(error)}") from error
+        raise ElmoError(f"{file}: {_one_line(error)}") from error
 
 
 def _measure(counts: Mapping[str, int], known: Container[str], lowercase_fallback: bool) -> Coverage:

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modeling_elmo import ElmoConfig, ElmoModel, ElmoPreTrainedModel, ElmoTokenizer
-from modeling_elmo.convert_elmo import ConversionError, convert_checkpoint, export_checkpoint, read_options
+from modeling_elmo.convert_elmo import convert_checkpoint, export_checkpoint, read_options
+from modeling_elmo.files import ElmoError
 
 # bilm-tf's own vectors were computed in float32 by TensorFlow: sums are taken in another order there.
 REFERENCE_TOLERANCE = 1e-6
@@ -381,9 +382,9 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     # Larger than every file but the weights.
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(ConversionError, match="cannot be written"):
+        with pytest.raises(ElmoError, match="cannot be written"):
             convert_checkpoint(checkpoint.options, checkpoint.weights, tmp_path / "a" / "converted")
-        with pytest.raises(ConversionError, match="cannot be written"):
+        with pytest.raises(ElmoError, match="cannot be written"):
             export_checkpoint(folder, tmp_path / "a" / "exported")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -406,7 +407,7 @@ def test_an_overwrite_replaces_the_folder_only_once_the_new_one_is_complete(tmp_
     new = write_checkpoint(tmp_path / "new", Sizes(layers=1))
     folder = convert_checkpoint(old.options, old.weights, tmp_path / "converted")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ConversionError):
+    with pytest.raises(ElmoError):
         convert_checkpoint(old.options, new.weights, folder, overwrite=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "notes.txt").write_text("of the old model")
@@ -430,7 +431,7 @@ def test_an_overwrite_that_fails_at_the_last_step_gives_the_old_folder_back(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", fail_for_the_new_folder)
-    with pytest.raises(ConversionError, match="cannot be written: no"):
+    with pytest.raises(ElmoError, match="cannot be written: no"):
         convert_checkpoint(checkpoint.options, checkpoint.weights, folder, overwrite=True)
     assert (folder / "notes.txt").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {"original", "converted"}
@@ -440,11 +441,11 @@ def test_an_overwrite_that_fails_at_the_last_step_gives_the_old_folder_back(
 
 
 def converts_or_refuses(checkpoint: Checkpoint, output: Path) -> None:
-    """The whole contract over a broken file: a folder that loads, or a one-line ConversionError and no folder."""
+    """The whole contract over a broken file: a folder that loads, or a one-line ElmoError and no folder."""
     before = set(output.parent.iterdir())
     try:
         convert_checkpoint(checkpoint.options, checkpoint.weights, output, overwrite=True)
-    except ConversionError as error:
+    except ElmoError as error:
         message = str(error)
     else:
         ElmoModel.from_pretrained(output)
@@ -507,7 +508,7 @@ def test_any_value_of_any_option_is_read_or_refused(
     path.write_text(json.dumps(options))
     try:
         read_options(path)
-    except ConversionError as error:
+    except ElmoError as error:
         message = str(error)
     else:
         return
@@ -558,9 +559,7 @@ def test_a_file_that_leads_elsewhere_is_refused_and_nothing_else_is_opened(
         lead_elsewhere(file, secret)
     signal.alarm(20)
     try:
-        with pytest.raises(
-            ConversionError, match=r"is a link|is linked twice|keeps its data in other files"
-        ) as refusal:
+        with pytest.raises(ElmoError, match=r"is a link|is linked twice|keeps its data in other files") as refusal:
             convert_checkpoint(checkpoint.options, checkpoint.weights, tmp_path / "converted")
     finally:
         signal.alarm(0)

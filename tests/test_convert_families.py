@@ -34,9 +34,10 @@ from modeling_elmo import (
 )
 from modeling_elmo.cli import app
 from modeling_elmo.convert_allennlp import convert_allennlp
-from modeling_elmo.convert_elmo import ConversionError, convert_checkpoint, export_checkpoint
+from modeling_elmo.convert_elmo import convert_checkpoint, export_checkpoint
 from modeling_elmo.convert_manylangs import PUBLISHED_SETTINGS, convert_manylangs
-from modeling_elmo.embedding import EmbeddingError, embed_corpus
+from modeling_elmo.embedding import embed_corpus
+from modeling_elmo.files import ElmoError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import allennlp_peer
@@ -342,7 +343,7 @@ def test_word_ids_that_are_missing_or_misshapen_are_named(manylangs: Path) -> No
 
 
 def test_the_format_of_bilm_tf_has_no_place_for_it(manylangs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="the format has no `spelling` but"):
+    with pytest.raises(ElmoError, match="the format has no `spelling` but"):
         export_checkpoint(manylangs, tmp_path / "exported")
 
 
@@ -465,7 +466,7 @@ def test_a_broken_model_of_manylangs_is_refused_in_one_line(tmp_path: Path, name
     damage, message = MANYLANGS_DAMAGE[name]
     folder = write_manylangs(tmp_path / "model")
     damage(folder)
-    with pytest.raises(ConversionError, match=message) as refusal:
+    with pytest.raises(ElmoError, match=message) as refusal:
         convert_manylangs(folder, tmp_path / "a" / "converted")
     assert "\n" not in str(refusal.value)
     assert str(folder) in str(refusal.value)
@@ -487,7 +488,7 @@ def test_settings_outside_the_folder_are_not_read(tmp_path: Path) -> None:
     (folder / "settings.json").rename(tmp_path / "settings.json")
     for outside in ("../settings.json", str(tmp_path / "settings.json")):
         (folder / "config.json").write_text(json.dumps({"config_path": outside}))
-        with pytest.raises(ConversionError, match=r"has no settings\.json"):
+        with pytest.raises(ElmoError, match=r"has no settings\.json"):
             convert_manylangs(folder, tmp_path / "converted")
 
 
@@ -495,7 +496,7 @@ def test_the_published_settings_stand_in_for_their_missing_file(tmp_path: Path) 
     folder = write_manylangs(tmp_path / "model")
     name = "configs/cnn_50_100_512_4096_sample.json"
     (folder / "config.json").write_text(json.dumps({"config_path": name}))
-    with pytest.raises(ConversionError, match=r"where the settings and dictionaries ask for \(\d+, 100\)"):
+    with pytest.raises(ElmoError, match=r"where the settings and dictionaries ask for \(\d+, 100\)"):
         convert_manylangs(folder, tmp_path / "converted")
     (folder / "configs").mkdir()
     (folder / "settings.json").rename(folder / name)
@@ -676,7 +677,7 @@ def test_options_tell_what_tensors_do_not(tmp_path: Path, place: str) -> None:
     assert not any("published" in note for note in notes)
     assert (vectors_of(ElmoModel.from_pretrained(folder)) - vectors_of(model)).abs().max() <= ALIGNMENT_TOLERANCE
     (tmp_path / "options.json").write_bytes(options_json(dim=9))
-    with pytest.raises(ConversionError, match=r"has shape \(32, 5\) where the options in .* ask for \(36, 5\)"):
+    with pytest.raises(ElmoError, match=r"has shape \(32, 5\) where the options in .* ask for \(36, 5\)"):
         convert_allennlp(source, tmp_path / "other", options_file=tmp_path / "options.json")
 
 
@@ -751,7 +752,7 @@ def test_a_broken_allennlp_model_is_refused_in_one_line(tmp_path: Path, name: st
     state: dict[str, Any] = allennlp_state(random_elmo())
     damage(state)
     source = write_archive(tmp_path / "model.tar.gz", state)
-    with pytest.raises(ConversionError, match=message) as refusal:
+    with pytest.raises(ElmoError, match=message) as refusal:
         convert_allennlp(source, tmp_path / "a" / "converted")
     assert "\n" not in str(refusal.value)
     assert str(source) in str(refusal.value)
@@ -761,7 +762,7 @@ def test_a_broken_allennlp_model_is_refused_in_one_line(tmp_path: Path, name: st
 
 def test_a_mix_that_is_not_there_is_refused_naming_those_that_are(tmp_path: Path) -> None:
     source = write_archive(tmp_path / "model.tar.gz", allennlp_state(random_elmo()))
-    with pytest.raises(ConversionError, match="has no mix 2; there are 0, 1"):
+    with pytest.raises(ElmoError, match="has no mix 2; there are 0, 1"):
         convert_allennlp(source, tmp_path / "converted", mix=2)
 
 
@@ -790,7 +791,7 @@ def test_an_archive_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -
         config.size = 2
         archive.addfile(config, io.BytesIO(b"{}"))
         archive.addfile(member)
-    with pytest.raises(ConversionError, match=message):
+    with pytest.raises(ElmoError, match=message):
         convert_allennlp(source, tmp_path / "converted")
     assert [path.name for path in tmp_path.iterdir()] == ["model.tar"]
 
@@ -799,7 +800,7 @@ def test_an_archive_with_a_member_of_absurd_size_is_refused_before_it_is_read(tm
     member = tarfile.TarInfo("weights.th")
     member.size = 1 << 40
     (tmp_path / "model.tar").write_bytes(member.tobuf() + bytes(1024))
-    with pytest.raises(ConversionError, match=r"has 1,099,511,627,776 bytes, over"):
+    with pytest.raises(ElmoError, match=r"has 1,099,511,627,776 bytes, over"):
         convert_allennlp(tmp_path / "model.tar", tmp_path / "converted")
 
 
@@ -808,7 +809,7 @@ def test_an_archive_with_a_member_of_absurd_size_is_refused_before_it_is_read(tm
 )
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "model.tar.gz").write_bytes(content)
-    with pytest.raises(ConversionError, match=message):
+    with pytest.raises(ElmoError, match=message):
         convert_allennlp(tmp_path / "model.tar.gz", tmp_path / "converted")
 
 
@@ -884,7 +885,7 @@ def test_proteins_have_the_vectors_that_seqvec_defines(seqvec: Path, tmp_path: P
 
 def test_what_is_no_protein_is_named(seqvec: Path) -> None:
     embedder = ElmoEmbedder(random_elmo(), ElmoTokenizer())
-    with pytest.raises(EmbeddingError, match=r"protein 1 holds '\*'"):
+    with pytest.raises(ElmoError, match=r"protein 1 holds '\*'"):
         list(embedder.embed_proteins(["MK", "MK*"]))
     with pytest.raises(TypeError, match="iterable of sequences"):
         list(embedder.embed_proteins("MK"))

@@ -29,6 +29,7 @@ from modeling_elmo.coreference_elmo import (
     coreference_loss,
     within_sentences,
 )
+from modeling_elmo.files import ElmoError
 from training import finetune
 from training.coref import (
     Document,
@@ -41,7 +42,6 @@ from training.coref import (
 )
 from training.examples import Collator
 from training.settings import TaskSettings
-from training.task_data import TaskDataError
 
 TASK = finetune.TASKS["coref"]
 PLACEMENTS = ("none", "input", "output", "both")
@@ -561,7 +561,7 @@ def test_json_lines_have_the_last_words_of_mentions(clusters, tmp_path):
 def test_bad_records_are_one_clear_line_with_their_place(change, message, tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(RECORD) + "\n" + json.dumps({**RECORD, **change}) + "\n")
-    with pytest.raises(TaskDataError) as error:
+    with pytest.raises(ElmoError) as error:
         read_documents(path)
     assert f"{path}, line 2: " in str(error.value)
     assert message in str(error.value)
@@ -576,7 +576,7 @@ def test_mentions_of_two_clusters_that_cross_are_read_and_said(tmp_path, caplog)
 
 
 def test_mentions_of_one_cluster_that_cross_cannot_be_written():
-    with pytest.raises(TaskDataError, match="which brackets cannot say: words 0 to 1 and words 1 to 2"):
+    with pytest.raises(ElmoError, match="which brackets cannot say: words 0 to 1 and words 1 to 2"):
         write_document(io.StringIO(), Document("x", "0", [["a", "b", "c"]], [[(0, 2), (1, 3)]]))
 
 
@@ -587,7 +587,7 @@ def test_a_data_set_of_the_hub_has_the_columns_of_json_lines(tmp_path):
     settings = TaskSettings(task="coref", dataset_name=str(tmp_path / "data"), columns=["clusters=chains"])
     (row,) = TASK.read_hub(settings, "train", training=True)
     assert row["clusters"] == [[[0, 1], [2, 3]]]
-    with pytest.raises(TaskDataError, match="row 0: no column `clusters`; the columns are sentences, chains"):
+    with pytest.raises(ElmoError, match="row 0: no column `clusters`; the columns are sentences, chains"):
         TASK.read_hub(TaskSettings(task="coref", dataset_name=str(tmp_path / "data")), "train", training=True)
 
 
@@ -703,5 +703,5 @@ def test_data_sets_are_cut_for_training_alone_and_texts_are_no_sentences(tmp_pat
     assert len(TASK.read_hub(settings, "train", training=True)) == 2
     assert len(TASK.read_hub(settings, "train", training=False)) == 1
     (tmp_path / "b.jsonl").write_text(json.dumps({"tokens": ["The cat ."], "clusters": []}) + "\n")
-    with pytest.raises(TaskDataError, match="`tokens` must be lists of words"):
+    with pytest.raises(ElmoError, match="`tokens` must be lists of words"):
         read_documents(tmp_path / "b.jsonl", {"sentences": "tokens"})

@@ -8,11 +8,11 @@ import datasets
 import pytest
 
 from modeling_elmo import ElmoTokenizer
+from modeling_elmo.files import ElmoError
 from training.data import (
     IGNORED,
     BlockReader,
     Corpus,
-    CorpusError,
     LaneWindows,
     SentenceWindows,
     count_words,
@@ -173,13 +173,13 @@ def test_a_worker_process_gives_the_same_windows(tokenizer):
 
 def test_other_lanes_than_the_state_has_are_refused(tokenizer):
     first = next(iter(LaneWindows(make_reader(tokenizer), 4, 6)))
-    with pytest.raises(CorpusError, match="begun with 4 lanes"):
+    with pytest.raises(ElmoError, match="begun with 4 lanes"):
         next(iter(LaneWindows(make_reader(tokenizer), 5, 6, state=first[0].state)))
 
 
 def test_an_endless_run_over_no_words_is_refused(tokenizer):
     reader = BlockReader(Corpus(datasets.Dataset.from_dict({"text": ["", " "]}), "text"), tokenizer)
-    with pytest.raises(CorpusError, match="no words"):
+    with pytest.raises(ElmoError, match="no words"):
         next(iter(LaneWindows(reader, 2, 2)))
 
 
@@ -237,9 +237,9 @@ def test_a_saved_data_set_is_opened_by_its_folder_split_and_column(tokenizer, tm
     datasets.DatasetDict({"train": made, "held": made.select([1])}).save_to_disk(tmp_path / "set")
     corpus = open_corpus(dataset_name=str(tmp_path / "set"), split="held", column="line")
     assert [row["line"] for row in corpus.rows] == ["c"]
-    with pytest.raises(CorpusError, match=r"several columns.*line, other"):
+    with pytest.raises(ElmoError, match=r"several columns.*line, other"):
         open_corpus(dataset_name=str(tmp_path / "set"))
-    with pytest.raises(CorpusError, match="no column `text`"):
+    with pytest.raises(ElmoError, match="no column `text`"):
         open_corpus(dataset_name=str(tmp_path / "set"), column="text")
 
 
@@ -262,9 +262,9 @@ def test_raw_text_is_split_by_the_tokenizer(tokenizer):
 
 
 def test_rows_of_another_kind_are_refused(tokenizer):
-    with pytest.raises(CorpusError, match="holds a int"):
+    with pytest.raises(ElmoError, match="holds a int"):
         Corpus(None, "n").sentences(3, tokenizer)
-    with pytest.raises(CorpusError, match="--documents"):
+    with pytest.raises(ElmoError, match="--documents"):
         Corpus(None, "n").sentences([["a"]], tokenizer)
 
 
@@ -279,6 +279,6 @@ def test_bad_files_are_named_in_one_line(tmp_path):
         ([str(tmp_path / "a.txt"), str(tmp_path / "bad.jsonl")], "of one format"),
         ([], "give files or a data set"),
     ):
-        with pytest.raises(CorpusError, match=message) as caught:
+        with pytest.raises(ElmoError, match=message) as caught:
             open_corpus(files)
         assert "\n" not in str(caught.value)

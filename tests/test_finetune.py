@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
+from modeling_elmo.files import ElmoError
 from training import compare, finetune
 from training.averaging import WEIGHTS_FILE
 from training.examples import GIGABYTE, Collator, Examples, LayerStore, encode
@@ -453,7 +454,7 @@ def test_a_task_model_goes_on_with_its_labels_and_refuses_others(bilm, vectors, 
     run("ner", data, tmp_path / "second", "--model_name_or_path", tmp_path / "first", "--num_train_epochs", 1)
     fewer = tmp_path / "fewer"
     fewer.write_text("Anna X X I-PER\nsings X X O\n")
-    with pytest.raises(finetune.SettingsError, match=r"was trained for other labels: the data lacks B-LOC, I-LOC"):
+    with pytest.raises(ElmoError, match=r"was trained for other labels: the data lacks B-LOC, I-LOC"):
         run("ner", fewer, tmp_path / "third", "--model_name_or_path", tmp_path / "first")
 
 
@@ -465,14 +466,14 @@ def test_a_task_model_goes_on_as_it_is_and_is_no_biLM_of_another_task(bilm, vect
         (["--elmo_placement", "none"], "has elmo_placement=both, not none: a task model goes on as it is"),
         (["--head_overrides", *SMALL, "head_dim=20"], "has head_dim=12, not 20"),
     ):
-        with pytest.raises(finetune.SettingsError, match=message):
+        with pytest.raises(ElmoError, match=message):
             run("ner", data, tmp_path / "second", *more, *change)
     run("ner", data, tmp_path / "second", *more, "--freeze_bilm", "false", "--learning_rate", 0.01)
     before, after = (load_file(path / "model.safetensors") for path in (first, tmp_path / "second"))
     name = "elmo.forward_lm.layers.0.projection.weight"
     assert not torch.equal(before[name], after[name])
     (tmp_path / "trees").mkdir()
-    with pytest.raises(finetune.SettingsError, match="is an ElmoForTokenClassification, of another task"):
+    with pytest.raises(ElmoError, match="is an ElmoForTokenClassification, of another task"):
         run("sst", write_task("sst", tmp_path / "trees"), tmp_path / "third", *more)
 
 

@@ -31,6 +31,7 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.configuration_elmo import AUTO_MAP
+from modeling_elmo.files import ElmoError
 from training import finetune, pretrain
 from training.settings import Settings
 
@@ -548,11 +549,11 @@ def test_a_release_that_computes_otherwise_is_refused(tmp_path, monkeypatch):
         (same, {"AutoModelForPreTraining": "odd"}, "AutoModelForPreTraining cannot load the release: odd"),
     ):
         monkeypatch.setattr(hub_upload, "run_clean_process", lambda *_, result=(found, failed): result)
-        with pytest.raises(hub_upload.UploadError, match=message):
+        with pytest.raises(ElmoError, match=message):
             hub_upload.check_release(folder, folder, model, tokenizer)
     with torch.no_grad():
         model.char_encoder.char_embedding.weight.fill_(float("nan"))
-    with pytest.raises(hub_upload.UploadError, match="last_hidden_state are not numbers"):
+    with pytest.raises(ElmoError, match="last_hidden_state are not numbers"):
         hub_upload.check_release(folder, folder, model, tokenizer)
 
 

@@ -24,12 +24,12 @@ from transformers import (
 
 from modeling_elmo import ElmoConfig, ElmoForQuestionAnswering, ElmoModel, ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.files import ElmoError
 from modeling_elmo.reading_elmo import WordGru, best_spans, windows_of
 from modeling_elmo.tagging_elmo import IMPOSSIBLE
 from training import finetune
 from training.settings import TaskSettings
 from training.squad import AnswerInContext, answer_scores, best_answers, exact_match, word_f1
-from training.task_data import TaskDataError
 
 QUESTIONS = ["who lends money ?", "where ?", "what is by the river"]
 CONTEXTS = ["The bank lends money .", "river", "We sat by a river and the bank was closed , so we read ."]
@@ -457,7 +457,7 @@ def test_a_hub_data_set_has_the_same_rows(tmp_path):
     settings.dataset_name, settings.columns = str(tmp_path / "hub"), ["context=text"]
     assert TASK.read_hub(settings, "train", training=True).to_dict() == rows.to_dict()
     settings.columns = []
-    with pytest.raises(TaskDataError, match=r"hub: no column `context`; the columns are id, title, text"):
+    with pytest.raises(ElmoError, match=r"hub: no column `context`; the columns are id, title, text"):
         TASK.read_hub(settings, "train", training=True)
 
 
@@ -491,14 +491,14 @@ def test_bad_data_is_one_clear_line_with_its_place(content, message, tmp_path):
         path.write_text(content)
     else:
         squad_file(path, content)
-    with pytest.raises(TaskDataError, match=message) as raised:
+    with pytest.raises(ElmoError, match=message) as raised:
         read(path)
     assert str(raised.value).startswith(str(path))
     assert "\n" not in str(raised.value)
 
 
 def test_an_empty_context_is_named(tmp_path):
-    with pytest.raises(TaskDataError, match="context of question q0 is empty: ' '"):
+    with pytest.raises(ElmoError, match="context of question q0 is empty: ' '"):
         read(squad_file(tmp_path / "bad.json", [question()], context=" "))
 
 

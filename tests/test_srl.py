@@ -21,6 +21,7 @@ from modeling_elmo import ElmoConfig, ElmoForSemanticRoleLabeling, ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.cli import app
 from modeling_elmo.configuration_elmo import AUTO_MAP
+from modeling_elmo.files import ElmoError
 from modeling_elmo.roles_elmo import HighwayLstm, _HighwayRecurrence, plain_highway_recurrence
 from modeling_elmo.tagging_elmo import allowed_labels
 from training import finetune
@@ -32,7 +33,6 @@ from training.srl import (
     labels_of_cells,
     read_propositions,
 )
-from training.task_data import TaskDataError
 
 ROLES = ("ARG0", "ARG1", "C-ARG1", "R-ARG0", "V")
 LABELS = ["O", *(f"{place}-{role}" for role in ROLES for place in "BI")]
@@ -349,16 +349,16 @@ def test_other_columns_before_the_roles_are_found_or_told(tmp_path):
     ],
 )
 def test_broken_columns_are_one_clear_line(text, message, tmp_path):
-    with pytest.raises(TaskDataError, match=message) as caught:
+    with pytest.raises(ElmoError, match=message) as caught:
         read_propositions(write(tmp_path / "data.conll", text))
     assert "data.conll" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(TaskDataError, match="no such file"):
+    with pytest.raises(ElmoError, match="no such file"):
         read_propositions(tmp_path / "missing")
-    with pytest.raises(TaskDataError, match="`frame_column` counts from 1 and is after the word's, got 1"):
+    with pytest.raises(ElmoError, match="`frame_column` counts from 1 and is after the word's, got 1"):
         read_propositions(write(tmp_path / "data", COLUMNS), frame_column=1)
 
 
@@ -538,7 +538,7 @@ def test_files_of_conll_2012_are_read_as_columns(tmp_path):
     assert row["roles"] == [["B-ARG0", "B-V", "O"], ["O", "B-ARG1", "B-V"]]
     assert row["columns"][1] == "bark\tVBP\tbark\t01"
     (tmp_path / "y.conll").write_text("#begin document (x)\nx 0 0 a\n")
-    with pytest.raises(TaskDataError, match="line 2: 4 columns; CoNLL-2012 has 12 or more"):
+    with pytest.raises(ElmoError, match="line 2: 4 columns; CoNLL-2012 has 12 or more"):
         read_propositions(tmp_path / "y.conll")
 
 
@@ -603,5 +603,5 @@ def test_a_document_of_conll_2012_ends_its_last_sentence_and_has_all_words(tmp_p
     path = write(tmp_path / "data.conll", CONLL_2012_TEXT.replace("\n\n#end", "\n#end"))
     assert list(map(len, read_propositions(path)["words"])) == [4, 2, 3]
     write(path, "a - (A0*)\nruns run (V*)\n\n" + CONLL_2012_TEXT)
-    with pytest.raises(TaskDataError, match="line 1: 3 columns; CoNLL-2012 has 12 or more"):
+    with pytest.raises(ElmoError, match="line 1: 3 columns; CoNLL-2012 has 12 or more"):
         read_propositions(path)

@@ -7,10 +7,10 @@ from pathlib import Path
 import datasets
 import pytest
 
+from modeling_elmo.files import ElmoError
 from training.task_data import (
     SCHEMES,
     SENTIMENTS,
-    TaskDataError,
     detect_scheme,
     read_examples,
     read_hub_examples,
@@ -62,7 +62,7 @@ def write_table(path: Path, rows: list[dict]) -> Path:
 
 
 def fail(task: str, path: Path, **options) -> str:
-    with pytest.raises(TaskDataError) as caught:
+    with pytest.raises(ElmoError) as caught:
         read_examples(task, path, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -120,9 +120,9 @@ def test_types_may_hold_hyphens():
     ],
 )
 def test_tags_that_break_their_scheme_are_refused(tags, scheme, message):
-    with pytest.raises(TaskDataError, match=message):
+    with pytest.raises(ElmoError, match=message):
         to_scheme(tags.split(), "BIO", scheme)
-    with pytest.raises(TaskDataError, match="one of BIO, BIOES, IOB1, got 'BILOU'"):
+    with pytest.raises(ElmoError, match="one of BIO, BIOES, IOB1, got 'BILOU'"):
         to_scheme(tags.split(), "BILOU")
 
 
@@ -275,9 +275,9 @@ def test_a_saved_data_set_is_read_with_the_names_of_its_classes(tmp_path):
     expected = [{"words": ["EU", "fell"], "tags": ["S-ORG", "O"]}]
     assert list(read_hub_examples("ner", str(tmp_path / "set"), split="held", scheme="BIOES")) == expected
     assert list(read_examples("ner", tmp_path / "a.parquet", scheme="BIOES")) == expected
-    with pytest.raises(TaskDataError, match="no split 'train'; its splits are held"):
+    with pytest.raises(ElmoError, match="no split 'train'; its splits are held"):
         read_hub_examples("ner", str(tmp_path / "set"))
-    with pytest.raises(TaskDataError, match="no column `x` for `tags`; the columns are tokens, ner_tags"):
+    with pytest.raises(ElmoError, match="no column `x` for `tags`; the columns are tokens, ner_tags"):
         read_hub_examples("ner", str(tmp_path / "set"), split="held", columns={"tags": "x"})
 
 
@@ -285,7 +285,7 @@ def test_a_folder_of_files_is_a_data_set(tmp_path):
     write_table(tmp_path / "train.jsonl", [{"q": "a", "hypothesis": "b", "label": "neutral"}])
     rows = read_hub_examples("nli", str(tmp_path), columns={"premise": "q"})
     assert list(rows) == [{"premise": "a", "hypothesis": "b", "label": "neutral"}]
-    with pytest.raises(TaskDataError) as caught:
+    with pytest.raises(ElmoError) as caught:
         read_hub_examples("nli", str(tmp_path), split="nowhere")
     assert "\n" not in str(caught.value)
 
@@ -388,7 +388,7 @@ def test_a_smaller_sample_is_within_a_larger_one_of_the_same_seed():
     assert sample_fraction(rows, 0.1, seed=1)["number"][:] == parts[0.1]
     assert sample_fraction(rows, 0.1, seed=2)["number"][:] != parts[0.1]
     for fraction in (0, 1.5):
-        with pytest.raises(TaskDataError, match="`fraction` must be above 0 and at most 1"):
+        with pytest.raises(ElmoError, match="`fraction` must be above 0 and at most 1"):
             sample_fraction(rows, fraction, seed=1)
 
 

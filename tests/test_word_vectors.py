@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from modeling_elmo.word_vectors import Coverage, WordVectorError, WordVectors, load_word_vectors
+from modeling_elmo.files import ElmoError
+from modeling_elmo.word_vectors import Coverage, WordVectors, load_word_vectors
 
 GLOVE = "the 0.5 -1.5 2\n, 1 2 3\nbank 4 5 6\nBank 7 8 9\nriver -1e-3 0 1\n"
 COUNTS = Counter({"The": 6, "bank": 3, "quay": 1})
@@ -32,7 +33,7 @@ def load(path: Path | str, counts=COUNTS, **settings) -> WordVectors:
 
 
 def fail(path: Path | str, **settings) -> str:
-    with pytest.raises(WordVectorError) as caught:
+    with pytest.raises(ElmoError) as caught:
         load(path, **settings)
     assert "\n" not in str(caught.value)
     return str(caught.value)

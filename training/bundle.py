@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import MINI, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.folders import FolderError, load_folder
+from modeling_elmo.files import BAD_INPUT, ElmoError, load_folder
 
 # A wheel should stay small.
 LARGEST_MB = 20
@@ -32,7 +32,6 @@ SMALLEST_COSINE = 0.9999
 MARK = ".bundled"
 KEPT = ("README.md", "all_results.json", "perplexity.png")
 SENTENCES = ["The bank of the river was green .", "She put her money into the bank .", "Naïve 42 XYZZY !"]
-BAD_INPUT = 2
 
 
 def layers_of(model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> Tensor:
@@ -46,7 +45,7 @@ def layers_of(model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> Tensor:
 def bundle(folder: Path, target: Path) -> float:
     """Writes the model of a folder to the target, which is replaced; returns the smallest cosine of a vector."""
     if target.exists() and not (target / MARK).is_file():
-        raise FolderError(f"{target}: it is there and was not written by this program: name another --output_dir")
+        raise ElmoError(f"{target}: it is there and was not written by this program: name another --output_dir")
     model, tokenizer = load_folder(folder, ElmoForPreTraining)
     expected = layers_of(model, tokenizer)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,10 +67,10 @@ def bundle(folder: Path, target: Path) -> float:
         found = layers_of(*load_folder(made, ElmoForPreTraining))
         cosine = torch.cosine_similarity(found, expected, dim=-1).min().item()
         if found.dtype != expected.dtype or cosine < SMALLEST_COSINE:
-            raise FolderError(f"{folder}: float16 changes its vectors: a cosine of {cosine:.6f}, {found.dtype}")
+            raise ElmoError(f"{folder}: float16 changes its vectors: a cosine of {cosine:.6f}, {found.dtype}")
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
         if size > LARGEST_MB:
-            raise FolderError(f"{folder}: {size:.1f} MB are too many for the package, which takes {LARGEST_MB}")
+            raise ElmoError(f"{folder}: {size:.1f} MB are too many for the package, which takes {LARGEST_MB}")
         if target.exists():
             os.replace(target, Path(scratch) / "old")  # which goes with the scratch folder
         os.replace(made, target)
@@ -88,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     transformers_logging.set_verbosity_error()
     try:
         cosine = bundle(chosen.folder, chosen.output_dir)
-    except (FolderError, OSError) as error:
+    except (ElmoError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     size = sum(file.stat().st_size for file in chosen.output_dir.iterdir()) / 1e6

@@ -21,12 +21,10 @@ from typing import Any, NamedTuple
 
 from transformers.utils import logging as transformers_logging
 
-from modeling_elmo.word_vectors import WordVectorError
-from training.examples import UnknownLabel
+from modeling_elmo.files import ElmoError
 from training.figures import draw_comparison
 from training.finetune import BAD_INPUT, MIX_FILE, RESULTS_FILE, TASKS, finetune
-from training.settings import PLACEMENTS, SettingsError, in_one_line
-from training.task_data import TaskDataError
+from training.settings import PLACEMENTS, in_one_line
 
 SETTINGS_FILE = "settings.json"
 INTERRUPTED = 130
@@ -132,9 +130,7 @@ def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
     if file.is_file() and any(folder.glob("*-seed*/*")):
         before = json.loads(file.read_text(encoding="utf-8"))
         if before != list(passed_on):
-            raise SettingsError(
-                f"{folder} has runs of other settings, `{' '.join(before)}`: give another --output_dir"
-            )
+            raise ElmoError(f"{folder} has runs of other settings, `{' '.join(before)}`: give another --output_dir")
         return
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(list(passed_on), indent=1) + "\n", encoding="utf-8")
@@ -167,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
                     print("stopped: start the same command again to go on", file=sys.stderr)
                     return INTERRUPTED
                 outcomes.setdefault(setting, []).append(outcome)
-    except (SettingsError, TaskDataError, WordVectorError, UnknownLabel) as error:
+    except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

@@ -26,9 +26,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.files import ElmoError
 from training.examples import Examples
 from training.settings import TaskSettings
-from training.task_data import KINDS, TaskDataError, dataset_of, json_records, load_split, read_lines, split_columns
+from training.task_data import KINDS, dataset_of, json_records, load_split, read_lines, split_columns
 from training.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -59,12 +60,12 @@ class Document(NamedTuple):
 def read_documents(path: Path, columns: Mapping[str, str] | None = None) -> list[Document]:
     """The documents of a file in CoNLL-2012 format or JSON lines, whose columns may have names of their own."""
     if not path.is_file():
-        raise TaskDataError(f"{path}: no such file")
+        raise ElmoError(f"{path}: no such file")
     is_json = KINDS.get(path.suffix.lower()) == "json" or path.suffix.lower() == ".jsonlines"
     if is_json:
         return [_from_record(record, place, columns or {}) for place, record in json_records(path)]
     if columns:
-        raise TaskDataError(f"{path}: `columns` means nothing for a CoNLL-2012 file")
+        raise ElmoError(f"{path}: `columns` means nothing for a CoNLL-2012 file")
     return list(_read_conll(path))
 
 
@@ -78,13 +79,13 @@ def _read_conll(path: Path) -> Iterator[Document]:
         place = f"{path}, line {number}"
         if line.startswith("#begin document"):
             if open_since:
-                raise TaskDataError(f"{place}: the document that begins in line {open_since} has no `#end document`")
+                raise ElmoError(f"{place}: the document that begins in line {open_since} has no `#end document`")
             found = _BEGIN.match(line)
             name, part = (found[1], found[2] or "0") if found else ("", "0")
             open_since, sentences, brackets = number, [[]], _Brackets()
         elif line.startswith("#end document"):
             if not open_since:
-                raise TaskDataError(f"{place}: `#end document` without a `#begin document` before it")
+                raise ElmoError(f"{place}: `#end document` without a `#begin document` before it")
             document = Document(
                 name, part, [words for words in sentences if words], brackets.clusters(f"{path}, line ")
             )
@@ -94,16 +95,16 @@ def _read_conll(path: Path) -> Iterator[Document]:
             sentences.append([])
         elif not line.startswith("#"):
             if not open_since:
-                raise TaskDataError(f"{place}: a word outside of `#begin document` and `#end document`")
+                raise ElmoError(f"{place}: a word outside of `#begin document` and `#end document`")
             fields = split_columns(line)
             if len(fields) < WORD_COLUMN + 2:
-                raise TaskDataError(
+                raise ElmoError(
                     f"{place}: {len(fields)} columns; expected document, part, number, word, ..., brackets"
                 )
             sentences[-1].append(fields[WORD_COLUMN])
             brackets.read(fields[-1].strip(), number, place)
     if open_since:
-        raise TaskDataError(f"{path}: the document that begins in line {open_since} has no `#end document`")
+        raise ElmoError(f"{path}: the document that begins in line {open_since} has no `#end document`")
 
 
 class _Brackets:
@@ -120,16 +121,14 @@ class _Brackets:
         for bracket in cell.split("|") if cell not in ("", "-") else ():
             parts = _BRACKET.fullmatch(bracket)
             if parts is None or not (parts[1] or parts[3]):
-                raise TaskDataError(
-                    f"{place}: no brackets of mentions: {cell!r}; expected some like (3), (3, 3)|(5 or -"
-                )
+                raise ElmoError(f"{place}: no brackets of mentions: {cell!r}; expected some like (3), (3, 3)|(5 or -")
             begins, cluster, ends = parts.groups()
             if begins and ends:
                 self.found[cluster].append((self.word, self.word + 1))
             elif begins:
                 self.begun[cluster].append((self.word, line))
             elif not self.begun[cluster]:
-                raise TaskDataError(f"{place}: `{cluster})` ends a mention of cluster {cluster} that has not begun")
+                raise ElmoError(f"{place}: `{cluster})` ends a mention of cluster {cluster} that has not begun")
             else:
                 self.found[cluster].append((self.begun[cluster].pop()[0], self.word + 1))
         self.word += 1
@@ -138,7 +137,7 @@ class _Brackets:
         unended = [(line, cluster) for cluster, begun in self.begun.items() for _, line in begun]
         if unended:
             line, cluster = min(unended)
-            raise TaskDataError(f"{file_and_line}{line}: `({cluster}` begins a mention that never ends")
+            raise ElmoError(f"{file_and_line}{line}: `({cluster}` begins a mention that never ends")
         return sorted(sorted(mentions) for mentions in self.found.values())
 
 
@@ -146,7 +145,7 @@ def _from_record(record: Mapping[str, Any], place: str, columns: Mapping[str, st
     """A document of a table, where a mention is its first and its last word."""
     names = {field: columns.get(field, field) for field in ("sentences", "clusters")}
     if missing := [name for name in names.values() if name not in record]:
-        raise TaskDataError(f"{place}: no column `{missing[0]}`; the columns are {', '.join(map(str, record))}")
+        raise ElmoError(f"{place}: no column `{missing[0]}`; the columns are {', '.join(map(str, record))}")
     sentences, clusters = record[names["sentences"]], record[names["clusters"]]
     try:
         if any(isinstance(words, str) or not all(isinstance(word, str) for word in words) for words in sentences):
@@ -154,7 +153,7 @@ def _from_record(record: Mapping[str, Any], place: str, columns: Mapping[str, st
         spans = [[(int(first), int(last) + 1) for first, last in mentions] for mentions in clusters]
         words = [list(words) for words in sentences if len(words)]
     except (TypeError, ValueError):
-        raise TaskDataError(
+        raise ElmoError(
             f"{place}: `{names['sentences']}` must be lists of words and `{names['clusters']}` lists of [first word, "
             "last word]"
         ) from None
@@ -166,14 +165,14 @@ def _checked(document: Document, place: str) -> Document:
     """Refuses what is no document: without words, or with mentions that are none or not told apart."""
     length = sum(map(len, document.sentences))
     if not length:
-        raise TaskDataError(f"{place}: the document {document.name!r} is empty")
+        raise ElmoError(f"{place}: the document {document.name!r} is empty")
     document = document._replace(clusters=_merged(document.clusters, place))
     for mentions in document.clusters:
         for mention in mentions:
             if not 0 <= mention[0] < mention[1] <= length:
-                raise TaskDataError(f"{place}: {_shown(mention)} are no words of a document of {length}")
+                raise ElmoError(f"{place}: {_shown(mention)} are no words of a document of {length}")
         if crossing := next(_crossings(mentions), None):
-            raise TaskDataError(f"{place}: mentions of one cluster cross: {' and '.join(map(_shown, crossing))}")
+            raise ElmoError(f"{place}: mentions of one cluster cross: {' and '.join(map(_shown, crossing))}")
     if crossing := next(_crossings([mention for mentions in document.clusters for mention in mentions]), None):
         logger.warning(
             "%s: mentions cross, at least one of which is not learned: %s", place, " and ".join(map(_shown, crossing))
@@ -231,7 +230,7 @@ def write_document(file: TextIO, document: Document) -> None:
     begin, alone, end = defaultdict(list), defaultdict(list), defaultdict(list)
     for number, mentions in enumerate(document.clusters):
         if crossing := next(_crossings(mentions), None):
-            raise TaskDataError(
+            raise ElmoError(
                 f"{document.name}: mentions of one cluster cross, which brackets cannot say: "
                 f"{' and '.join(map(_shown, crossing))}"
             )

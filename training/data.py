@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
+from modeling_elmo.files import ElmoError
 
 IGNORED = -100
 # Rows that a counting process takes at a time.
@@ -43,10 +44,6 @@ FORMATS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".p
 
 Rows = datasets.Dataset | datasets.IterableDataset
 Sentence = list[str]
-
-
-class CorpusError(ValueError):
-    """A corpus that cannot be read. The message is one line and names what is wrong."""
 
 
 # ------------------------------------------------------------------------------------------------------------- rows
@@ -85,7 +82,7 @@ class Corpus:
             elif part is None:
                 continue
             else:
-                raise CorpusError(
+                raise ElmoError(
                     f"column `{self.column}` holds a {type(part).__name__}; expected text or a list of words"
                     + ("" if self.documents else " (rows that are documents need --documents)")
                 )
@@ -106,12 +103,12 @@ def open_corpus(
 ) -> Corpus:
     """Text files (.txt, .jsonl, .csv, .parquet, .arrow, each also as .gz), or a data set by its folder or Hub name."""
     if bool(files) == bool(dataset_name):
-        raise CorpusError("give files or a data set's name, one of the two")
+        raise ElmoError("give files or a data set's name, one of the two")
     try:
         if files:
             formats = {_format_of(file) for file in files}
             if len(formats) > 1:
-                raise CorpusError(f"files of one corpus must be of one format, got {' and '.join(sorted(formats))}")
+                raise ElmoError(f"files of one corpus must be of one format, got {' and '.join(sorted(formats))}")
             kind = formats.pop()
             encoding = {"encoding": "utf-8-sig"} if kind in ("text", "csv") else {}  # a byte-order mark is no word's
             rows = datasets.load_dataset(kind, data_files=list(files), split="train", streaming=streaming, **encoding)
@@ -125,19 +122,19 @@ def open_corpus(
         else:
             rows = datasets.load_dataset(dataset_name, dataset_config_name, split=split, streaming=streaming)
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetGenerationError) as error:
-        if isinstance(error, CorpusError):
+        if isinstance(error, ElmoError):
             raise
         lines = str(error.__cause__ or error).strip().splitlines()
-        raise CorpusError(f"{dataset_name or ', '.join(files or [])}: {lines[0] if lines else error!r}") from error
+        raise ElmoError(f"{dataset_name or ', '.join(files or [])}: {lines[0] if lines else error!r}") from error
     return Corpus(rows, _column_of(rows, column), tokenized, documents)
 
 
 def _format_of(file: str) -> str:
     path = Path(file)
     if not path.is_file():
-        raise CorpusError(f"{file}: no such file")
+        raise ElmoError(f"{file}: no such file")
     if path.stat().st_size == 0:
-        raise CorpusError(f"{file}: the file is empty")
+        raise ElmoError(f"{file}: the file is empty")
     suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2", ".xz", ".zst")]
     return FORMATS.get(suffixes[-1].lower() if suffixes else ".txt", "text")
 
@@ -149,7 +146,7 @@ def _column_of(rows: Rows, column: str | None) -> str:
     column = column or ("text" if "text" in names else names[0] if len(names) == 1 else None)
     if column is None or column not in names:
         wanted = f"no column `{column}`" if column else "several columns, so name one with --column"
-        raise CorpusError(f"the corpus has {wanted}; its columns are {', '.join(names) or 'none'}")
+        raise ElmoError(f"the corpus has {wanted}; its columns are {', '.join(names) or 'none'}")
     return column
 
 
@@ -307,7 +304,7 @@ class BlockReader:
                 found = True
                 yield block
             if not found and self.epochs is None:
-                raise CorpusError("the corpus has no words: there is nothing to train on")
+                raise ElmoError("the corpus has no words: there is nothing to train on")
 
     def _read_epoch(self, epoch: int, numbers: set[int], first: int | None) -> Iterator[Block]:
         """The blocks of an epoch with these numbers, and those from `first` on, if it is a number."""
@@ -418,9 +415,7 @@ class LaneWindows(IterableDataset):
         count = self.lanes * self.groups
         state = self.state or State(0, 0, (None,) * count)
         if len(state.lanes) != count:
-            raise CorpusError(
-                f"the run was begun with {len(state.lanes)} lanes a process: it cannot go on with {count}"
-            )
+            raise ElmoError(f"the run was begun with {len(state.lanes)} lanes a process: it cannot go on with {count}")
         held = [(place.epoch, place.block) for place in state.lanes if place is not None]
         blocks = self.reader.read(state.epoch, state.block, held)
         found: dict[tuple[int, int], Block] = {}
@@ -528,7 +523,7 @@ class SentenceWindows(IterableDataset):
 def prefetch(windows: IterableDataset, workers: int) -> DataLoader:
     """Windows made ahead by a process of their own (workers = 1), or when asked for (0)."""
     if workers not in (0, 1):
-        raise CorpusError(f"`workers` must be 0 or 1: lanes are read in order; got {workers}")
+        raise ElmoError(f"`workers` must be 0 or 1: lanes are read in order; got {workers}")
     return DataLoader(
         windows,
         batch_size=None,

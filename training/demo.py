@@ -21,7 +21,7 @@ import numpy as np
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import MINI, ElmoEmbedder
-from modeling_elmo.embedding import EmbeddingError
+from modeling_elmo.files import BAD_INPUT, ElmoError
 from modeling_elmo.neighbors import Uses, mark
 from modeling_elmo.scoring import load_scorer
 from training.figures import draw_mix, draw_senses
@@ -30,7 +30,6 @@ from training.task_data import read_examples
 
 SAMPLE = Path(__file__).parent / "sample"
 OUTPUT = Path("demo")
-BAD_INPUT = 2
 WIDTH = 100
 
 # None of these is in the sample.
@@ -264,7 +263,7 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
 def main() -> int:
     try:
         demo()
-    except EmbeddingError as error:
+    except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

@@ -38,14 +38,12 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.embedding import EmbeddingError
-from modeling_elmo.folders import FolderError
+from modeling_elmo.files import BAD_INPUT, ElmoError
 from modeling_elmo.scoring import load_scorer
 from training.figures import draw_comparison, draw_mix
 from training.settings import PLACEMENTS
-from training.task_data import TaskDataError, read_examples
+from training.task_data import read_examples
 
-BAD_INPUT = 2
 BATCH = 32
 # What both SemCor and Senseval-2 name senses by.
 INVENTORY = "WordNet-eng30"
@@ -66,7 +64,7 @@ def read_lines(path: Path) -> Iterator[str]:
         with open_text(path, "rt", encoding="utf-8-sig") as file:
             yield from file
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise TaskDataError(f"{path}: cannot be read as text: {error}") from error
+        raise ElmoError(f"{path}: cannot be read as text: {error}") from error
 
 
 # -------------------------------------------------------------------------------------------------------- perplexity
@@ -76,7 +74,7 @@ def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path
     """Of a text: with every sentence by itself, and with the states carried on in as many lanes as a batch has."""
     sentences = [line.split() for line in islice(read_lines(path), limit) if line.strip()]
     if not sentences:
-        raise TaskDataError(f"{path}: empty, there is nothing to predict")
+        raise ElmoError(f"{path}: empty, there is nothing to predict")
     words = [word for sentence in sentences for word in sentence]
     unknown = tokenizer.convert_tokens_to_ids(words).count(tokenizer.unk_token_id) / len(words)
     about = {"text": path.name, "words": len(words), "unknown": unknown}
@@ -139,7 +137,7 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
                     is_first = any("1" in sense.split(";") for _, sense in token["senses"])
                     uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
         except (ValueError, KeyError, TypeError) as error:
-            raise TaskDataError(f"{path}, line {number}: no sentence with senses ({error!r})") from error
+            raise ElmoError(f"{path}, line {number}: no sentence with senses ({error!r})") from error
         yield words, uses
 
 
@@ -201,7 +199,7 @@ def senses(
         for use, vectors in vectors_of_uses(embedder, path):
             uses[use.lemma].append((use, vectors.astype(np.float16)))  # some hundred thousand of them
     if not uses:
-        raise TaskDataError(f"{', '.join(map(str, train))}: no word has a sense of {INVENTORY}")
+        raise ElmoError(f"{', '.join(map(str, train))}: no word has a sense of {INVENTORY}")
     seen = functools.cache(lambda lemma: SeenUses(uses[lemma]))
     right = {name: np.zeros(2) for name in ("most frequent sense", *names)}  # by centroid, by neighbours
     known = ambiguous = total = backed_off = 0
@@ -218,7 +216,7 @@ def senses(
         for name, *chosen in zip(names, *choices, strict=True):
             right[name] += [choice in use.senses for choice in chosen]
     if not total:
-        raise TaskDataError(f"{test}: no word has a sense of {INVENTORY}")
+        raise ElmoError(f"{test}: no word has a sense of {INVENTORY}")
     about = {"uses": total, "seen in training": known, "with several senses": ambiguous}
     return [
         {
@@ -264,14 +262,14 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
             compared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
             rows += [{"task": folder.resolve().name, **{name: row[name] for name in COMPARED}} for row in compared]
         except (ValueError, KeyError, TypeError) as error:
-            raise TaskDataError(f"{folder}: no comparison of training.compare ({error!r})") from error
+            raise ElmoError(f"{folder}: no comparison of training.compare ({error!r})") from error
     if not rows:
-        raise TaskDataError(f"{', '.join(map(str, folders))}: no run is finished")
+        raise ElmoError(f"{', '.join(map(str, folders))}: no run is finished")
     (task, fraction, model), times = Counter((row["task"], row["fraction"], row["model"]) for row in rows).most_common(
         1
     )[0]
     if times > 1:
-        raise TaskDataError(f"{task}, {model}, {fraction:.0%} of the data: {times} folders of that name have it")
+        raise ElmoError(f"{task}, {model}, {fraction:.0%} of the data: {times} folders of that name have it")
     return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
 
 
@@ -312,7 +310,7 @@ def mixes(compared: Rows) -> Rows:
         for place, shares in row["mix"].items()
     ]
     if len({len(row) for row in rows}) > 1:
-        raise TaskDataError("biLMs of different numbers of layers: their mixes are no one table")
+        raise ElmoError("biLMs of different numbers of layers: their mixes are no one table")
     return rows
 
 
@@ -403,7 +401,7 @@ def main(arguments: Sequence[str]) -> int:
             else:
                 rows = tags(embedder, own.train, own.test, names)
         write(rows, own.table, own.output_dir)
-    except (FolderError, EmbeddingError, TaskDataError, OSError) as error:
+    except (ElmoError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     return 0

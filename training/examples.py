@@ -80,10 +80,6 @@ def count_tokens(sequence: WordSequence) -> int:
     return sum(len(text) + 2 for text in sequence)
 
 
-class UnknownLabel(ValueError):
-    """A label that the model does not have."""
-
-
 def words_of(text: str | Text, tokenizer: ElmoTokenizer) -> Text:
     """A text that is not split into words yet is."""
     return tokenizer.tokenize(text) if isinstance(text, str) else list(text)

@@ -55,18 +55,18 @@ from modeling_elmo import (
     ElmoForTokenClassification,
     ElmoTokenizer,
 )
-from modeling_elmo.folders import first_line
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
 from modeling_elmo.heads_elmo import ElmoTaskModel
-from modeling_elmo.word_vectors import WordVectorError, load_word_vectors
+from modeling_elmo.word_vectors import load_word_vectors
 from training.averaging import WEIGHTS_FILE, MovingAverage
 from training.coref import Coreference
-from training.examples import GIGABYTE, Collator, Examples, LayerStore, UnknownLabel
+from training.examples import GIGABYTE, Collator, Examples, LayerStore
 from training.figures import draw_mix
 from training.processes import keep_to_the_end, run_script
-from training.settings import SettingsError, TaskSettings, in_one_line, parse_with_recipe, read_changes
+from training.settings import TaskSettings, in_one_line, parse_with_recipe, read_changes
 from training.squad import AnswerInContext
 from training.srl import SemanticRoles
-from training.task_data import TaskDataError, sample_fraction
+from training.task_data import sample_fraction
 from training.tasks import ClassOfText, RightEnding, TagOfWord, Task
 
 TASKS: dict[str, Task] = {
@@ -87,7 +87,6 @@ RESULTS_FILE, MIX_FILE = "all_results.json", "mix_weights.json"
 # What TrainingArguments has where nothing was given.
 NO_OUTPUT_DIR = "trainer_output"
 CHANGEABLE = ("freeze_bilm", "train_word_vectors", "mix_l2", "head_dropout", "elmo_dropout")
-BAD_INPUT = 2
 
 
 # ------------------------------------------------------------------------------------------------------ preparation
@@ -103,14 +102,14 @@ def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
         elif settings.dataset_name and split:
             rows[part] = task.read_hub(settings, split, training=part == "train")
         elif part != "test":
-            raise SettingsError(f"there is no {part} data: give --{part}_file, or a --{part}_split of the data set")
+            raise ElmoError(f"there is no {part} data: give --{part}_file, or a --{part}_split of the data set")
     return rows
 
 
 def check_output(folder: Path, resumes: bool) -> None:
     """Refuses to mix a new run's results into another's."""
     if not resumes and ((folder / RESULTS_FILE).is_file() or any(folder.glob("checkpoint-*"))):
-        raise SettingsError(
+        raise ElmoError(
             f"{folder} has a run already: go on with it by --resume_from_checkpoint last, or give another --output_dir"
         )
 
@@ -130,17 +129,17 @@ def goes_on_from(task: Task, settings: TaskSettings, config: ElmoConfig) -> bool
     if folder is None or architecture in (None, "ElmoModel", "ElmoForPreTraining"):
         return False
     if architecture != task.head.__name__:
-        raise SettingsError(
+        raise ElmoError(
             f"{folder} is an {architecture}, of another task: give a biLM's folder, such as one that "
             "ElmoModel.from_pretrained(…).save_pretrained(…) makes of it"
         )
     if settings.tag_scheme not in (None, config.tag_scheme):
-        raise SettingsError(f"{folder} has the labels of --tag_scheme {config.tag_scheme}: give that")
+        raise ElmoError(f"{folder} has the labels of --tag_scheme {config.tag_scheme}: give that")
     given = read_changes("head_overrides", settings.head_overrides, "head_dim=100")
     given |= {**task.config, "elmo_placement": settings.elmo_placement, "mix": settings.mix}
     for name, value in given.items():
         if name not in CHANGEABLE and getattr(config, name, None) != value:
-            raise SettingsError(
+            raise ElmoError(
                 f"{folder} has {name}={getattr(config, name, None)}, not {value}: a task model goes on as it is"
             )
     for name, value in settings.head_config().items():
@@ -156,7 +155,7 @@ def check_labels(folder: str, known: list[str], labels: list[str]) -> None:
         return
     lost, added = sorted(set(known) - set(labels)), sorted(set(labels) - set(known))
     what = [f"the data lacks {', '.join(lost)}"] * bool(lost) + [f"the model lacks {', '.join(added)}"] * bool(added)
-    raise SettingsError(
+    raise ElmoError(
         f"{folder} was trained for other labels: {'; '.join(what)}. Begin from its biLM to train with new ones"
     )
 
@@ -175,7 +174,7 @@ def new_model(
     if folder and config.spelling == "dictionary" and settings.elmo_placement != "none":
         tokenizer = ElmoTokenizer.from_pretrained(folder)
         if settings.word_vectors:
-            raise SettingsError(f"{folder} has a dictionary of its own words: --word_vectors cannot bring another")
+            raise ElmoError(f"{folder} has a dictionary of its own words: --word_vectors cannot bring another")
     elif settings.word_vectors:
         vectors = load_word_vectors(settings.word_vectors, counts, settings.most_frequent_words)
         print(f"Word vectors: {vectors.coverage}")
@@ -188,14 +187,14 @@ def new_model(
     changes["vocab_size"] = len(tokenizer)
     known = {field.name for field in dataclasses.fields(config)} | {"id2label", "label2id"}
     if unknown := [name for name in changes if name not in known]:
-        raise SettingsError(f"ElmoConfig has no `{unknown[0]}`")
+        raise ElmoError(f"ElmoConfig has no `{unknown[0]}`")
     try:
         for name, value in changes.items():
             setattr(config, name, value)
         config.validate()
         model = task.head.from_pretrained(folder, config=config) if folder else task.head(config)
     except (OSError, ValueError, TypeError, StrictDataclassError) as error:  # what the config refuses, it names
-        raise SettingsError(" ".join(str(error).split())) from error
+        raise ElmoError(" ".join(str(error).split())) from error
     if vectors is not None:
         model.set_word_vectors(vectors.vectors)
     return model, tokenizer
@@ -270,7 +269,7 @@ class TaskTrainer(Trainer):
         has_average = (Path(resume_from_checkpoint) / WEIGHTS_FILE).is_file()
         if has_average != (self.average is not None):
             was = "with" if has_average else "without"
-            raise SettingsError(f"{resume_from_checkpoint} was trained {was} --ema_decay, and goes on only so")
+            raise ElmoError(f"{resume_from_checkpoint} was trained {was} --ema_decay, and goes on only so")
         if self.average is not None:
             self.average.load(Path(resume_from_checkpoint))
 
@@ -358,7 +357,7 @@ class Run:
         try:
             config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
         except (OSError, ValueError) as error:
-            raise SettingsError(f"{folder}: there is no model: {first_line(error)}") from error
+            raise ElmoError(f"{folder}: there is no model: {first_line(error)}") from error
         goes_on = goes_on_from(self.task, settings, config)
         rows = read_parts(self.task, settings)
         self.labels = self.task.label_names(rows["train"])  # a part of the examples may lack some
@@ -414,7 +413,7 @@ class Run:
         if checkpoint == "last":
             checkpoint = get_last_checkpoint(str(self.folder)) if self.folder.is_dir() else None
             if checkpoint is None:
-                raise SettingsError(f"{self.folder} has no checkpoint to go on from")
+                raise ElmoError(f"{self.folder} has no checkpoint to go on from")
         result = self.trainer.train(resume_from_checkpoint=checkpoint)
         if self.stop.signal is not None:
             return False
@@ -498,10 +497,10 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
         task if task in TASKS else None,
     )
     if settings.task not in TASKS:
-        raise SettingsError(f"`task` must be one of {', '.join(TASKS)}, got {settings.task!r}")
+        raise ElmoError(f"`task` must be one of {', '.join(TASKS)}, got {settings.task!r}")
     settings.check()
     if training.output_dir in (None, NO_OUTPUT_DIR):
-        raise SettingsError("give --output_dir: where checkpoints, the model and its results go")
+        raise ElmoError("give --output_dir: where checkpoints, the model and its results go")
     # Early stopping counts on where it was.
     training.restore_callback_states_from_checkpoint = training.resume_from_checkpoint is not None
     training.remove_unused_columns = False  # examples are encoded when they are batched
@@ -531,7 +530,7 @@ def main(arguments: Sequence[str]) -> int:
     transformers_logging.set_verbosity_error()
     try:
         results = finetune(arguments)
-    except (SettingsError, TaskDataError, WordVectorError, UnknownLabel) as error:
+    except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

@@ -36,13 +36,12 @@ from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
-from modeling_elmo.folders import first_line
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
 from modeling_elmo.softmax_elmo import Negatives
 from training.data import (
     IGNORED,
     BlockReader,
     Corpus,
-    CorpusError,
     LaneWindows,
     Place,
     SentenceWindows,
@@ -54,7 +53,7 @@ from training.data import (
     reading,
 )
 from training.processes import keep_to_the_end, run_script
-from training.settings import PretrainingError, Settings, SettingsError, in_one_line, read_settings
+from training.settings import Settings, in_one_line, read_settings
 
 CHECKPOINT = "checkpoint-"
 STATE_FILE = "pretraining_state.json"
@@ -66,7 +65,6 @@ RESULTS_FILE = "all_results.json"
 FIXED = ("mode", "window", "lanes", "gradient_accumulation_steps", "block_rows", "optimizer", "seed", "streaming")
 # Of Adagrad, as in the original.
 INITIAL_ACCUMULATOR = 1.0
-BAD_INPUT = 2
 
 States = tuple[Tensor, Tensor]
 
@@ -115,7 +113,7 @@ def make_tokenizer(
         try:
             tokenizer = AutoTokenizer.from_pretrained(settings.model_name_or_path)
         except (OSError, ValueError) as error:
-            raise PretrainingError(f"{settings.model_name_or_path}: there is no model: {first_line(error)}") from error
+            raise ElmoError(f"{settings.model_name_or_path}: there is no model: {first_line(error)}") from error
     has_words = len(tokenizer) > NUM_SPECIAL_WORDS
     if has_words and settings.max_steps > 0:
         return tokenizer, None
@@ -123,7 +121,7 @@ def make_tokenizer(
     if accelerator.is_main_process:
         counts = count_words(corpus, tokenizer)
         if not counts.words:
-            raise PretrainingError("the text has no words: there is nothing to train on")
+            raise ElmoError("the text has no words: there is nothing to train on")
         if not has_words:
             made = ElmoTokenizer.from_counts(
                 counts.words, settings.min_count, settings.max_vocab_size, max_characters_per_token=width
@@ -150,13 +148,11 @@ def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraini
         try:
             return ElmoForPreTraining(ElmoConfig(**overrides, vocab_size=len(tokenizer)))
         except (ValueError, TypeError, StrictDataclassError) as error:  # what the config refuses, it names
-            raise PretrainingError(" ".join(str(error).split())) from error
+            raise ElmoError(" ".join(str(error).split())) from error
     folder = settings.model_name_or_path
     config = ElmoConfig.from_pretrained(folder)
     if config.spelling == "dictionary":
-        raise PretrainingError(
-            f"{folder} reads words by dictionary: only models that spell them in bytes can be tuned"
-        )
+        raise ElmoError(f"{folder} reads words by dictionary: only models that spell them in bytes can be tuned")
     had = AutoTokenizer.from_pretrained(folder)
     for name in ("num_negatives", "dropout"):  # what training may change
         if name in overrides:
@@ -167,7 +163,7 @@ def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraini
         folder, config=config, output_loading_info=True, ignore_mismatched_sizes=True
     )
     if missing := [name for name in loading["missing_keys"] if not name.startswith("softmax.")]:
-        raise PretrainingError(f"{folder}: the weights lack `{missing[0]}`")
+        raise ElmoError(f"{folder}: the weights lack `{missing[0]}`")
     same = not any("softmax" in str(name) for name in (*loading["missing_keys"], *loading["mismatched_keys"]))
     if same and had.get_vocab() == tokenizer.get_vocab():
         return old
@@ -326,7 +322,7 @@ class Run:
                     break
                 losses = self._one_step(taken, words)
                 if not all(map(math.isfinite, losses)):
-                    raise PretrainingError(
+                    raise ElmoError(
                         f"the loss is {losses[0]:.3g} forward, {losses[1]:.3g} backward at step {self.step + 1}: "
                         "training diverged. Lower --learning_rate, add --warmup_steps or lower --max_grad_norm, and "
                         "go on from the last checkpoint with --resume_from_checkpoint last"
@@ -494,7 +490,7 @@ class Run:
         model.train()
         forward, backward, count = accelerator.reduce(totals.to(accelerator.device), reduction="sum").tolist()
         if not count:
-            raise PretrainingError("the held-out text has no words")
+            raise ElmoError("the held-out text has no words")
         forward, backward = forward / count, backward / count
         results = {
             "eval_perplexity": math.exp((forward + backward) / 2),
@@ -564,13 +560,13 @@ class Run:
     def _load(self, folder: Path) -> None:
         about = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
         if about["processes"] != self.accelerator.num_processes:
-            raise PretrainingError(
+            raise ElmoError(
                 f"{folder} was written by {about['processes']} processes: it cannot go on with "
                 f"{self.accelerator.num_processes}"
             )
         for name, value in about["settings"].items():
             if getattr(self.settings, name) != value:
-                raise PretrainingError(
+                raise ElmoError(
                     f"{folder} was trained with {name}={value}: it cannot go on with {getattr(self.settings, name)}"
                 )
         self.step, self.predictions, self.seconds = about["step"], about["predictions"], about["seconds"]
@@ -657,22 +653,22 @@ def find_checkpoint(settings: Settings) -> Path | None:
     wanted = settings.resume_from_checkpoint
     if wanted is None:
         if checkpoints and not settings.overwrite_output_dir:
-            raise PretrainingError(
+            raise ElmoError(
                 f"{settings.output_dir} has checkpoints: go on with --resume_from_checkpoint last, or begin anew with "
                 "--overwrite_output_dir, which removes them"
             )
         if Path(settings.output_dir, RESULTS_FILE).is_file() and not settings.overwrite_output_dir:
-            raise PretrainingError(
+            raise ElmoError(
                 f"{settings.output_dir} has a finished model: name another --output_dir, or begin anew with "
                 "--overwrite_output_dir"
             )
         return None
     if wanted == "last":
         if not checkpoints:
-            raise PretrainingError(f"{settings.output_dir} has no checkpoint to go on from")
+            raise ElmoError(f"{settings.output_dir} has no checkpoint to go on from")
         return checkpoints[-1]
     if not Path(wanted, STATE_FILE).is_file():
-        raise PretrainingError(f"{wanted}: no checkpoint of this program")
+        raise ElmoError(f"{wanted}: no checkpoint of this program")
     return Path(wanted)
 
 
@@ -833,7 +829,7 @@ def main(arguments: Sequence[str]) -> int:
             return 128 + (run.stop_signal or signal.SIGTERM)
         results = run.finish()
         accelerator.end_training()
-    except (SettingsError, CorpusError) as error:
+    except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

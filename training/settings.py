@@ -11,15 +11,11 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from modeling_elmo.folders import first_line
+from modeling_elmo.files import ElmoError, first_line
 
 RECIPES = Path(__file__).parent / "recipes"
 # Where ELMo may be in a task model, in the order of tables.
 PLACEMENTS = ("none", "input", "output", "both")
-
-
-class SettingsError(ValueError):
-    """Settings or input that cannot be trained on. The message is one line and names what is wrong."""
 
 
 @contextmanager
@@ -27,14 +23,10 @@ def in_one_line() -> Iterator[None]:
     """Around the set-up of a run, where what a library says of a file, a folder or a setting is about bad input."""
     try:
         yield
-    except SettingsError:
+    except ElmoError:
         raise
     except (OSError, ValueError) as error:
-        raise SettingsError(first_line(error)) from error
-
-
-class PretrainingError(SettingsError):
-    """The same, of pretraining."""
+        raise ElmoError(first_line(error)) from error
 
 
 def read_changes(setting: str, changes: Sequence[str], example: str) -> dict[str, Any]:
@@ -43,7 +35,7 @@ def read_changes(setting: str, changes: Sequence[str], example: str) -> dict[str
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals:
-            raise SettingsError(f"`{setting}` must be like {example}, got {change!r}")
+            raise ElmoError(f"`{setting}` must be like {example}, got {change!r}")
         found[name] = yaml.safe_load(value)
     return found
 
@@ -148,21 +140,19 @@ class Settings:
             ("lr_scheduler_type", ("constant", "constant_with_warmup", "linear", "cosine")),
         ):
             if getattr(self, name) not in allowed:
-                raise PretrainingError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+                raise ElmoError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         counts = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence")
         for name in (*counts, "logging_steps"):
             if getattr(self, name) < 1:
-                raise PretrainingError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+                raise ElmoError(f"`{name}` must be at least 1, got {getattr(self, name)}")
         if self.max_steps <= 0 and self.num_train_epochs <= 0:
-            raise PretrainingError("`max_steps` or `num_train_epochs` must be positive")
+            raise ElmoError("`max_steps` or `num_train_epochs` must be positive")
         if self.max_steps <= 0 and self.num_train_epochs != int(self.num_train_epochs):
-            raise PretrainingError("`num_train_epochs` must be whole: use `max_steps` for parts of an epoch")
+            raise ElmoError("`num_train_epochs` must be whole: use `max_steps` for parts of an epoch")
         if not self.train_file and not self.dataset_name:
-            raise PretrainingError("there is no text: give --train_file or --dataset_name")
+            raise ElmoError("there is no text: give --train_file or --dataset_name")
         if self.config is not None and not isinstance(self.config, dict):
-            raise PretrainingError(
-                "`config` belongs in a recipe; on the command line use --config_overrides cell_dim=512"
-            )
+            raise ElmoError("`config` belongs in a recipe; on the command line use --config_overrides cell_dim=512")
 
     def elmo_config(self) -> dict[str, Any]:
         """The recipe's config with the command line's changes."""
@@ -240,25 +230,25 @@ class TaskSettings:
         ):
             if getattr(self, name) not in allowed:
                 choices = ", ".join(str(choice) for choice in allowed if choice is not None)
-                raise SettingsError(f"`{name}` must be one of {choices}, got {getattr(self, name)!r}")
+                raise ElmoError(f"`{name}` must be one of {choices}, got {getattr(self, name)!r}")
         if not self.dataset_name and not (self.train_file and self.validation_file):
-            raise SettingsError("there is no data: give --train_file and --validation_file, or --dataset_name")
+            raise ElmoError("there is no data: give --train_file and --validation_file, or --dataset_name")
         if self.elmo_placement != "none" and not self.model_name_or_path:
-            raise SettingsError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
+            raise ElmoError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
         if not 0 < self.train_fraction <= 1:
-            raise SettingsError(f"`train_fraction` must be above 0 and at most 1, got {self.train_fraction}")
+            raise ElmoError(f"`train_fraction` must be above 0 and at most 1, got {self.train_fraction}")
         if not 0 <= self.ema_decay < 1:
-            raise SettingsError(f"`ema_decay` must be at least 0 and below 1, got {self.ema_decay}")
+            raise ElmoError(f"`ema_decay` must be at least 0 and below 1, got {self.ema_decay}")
         if self.document_words < 0:
-            raise SettingsError(f"`document_words` must be at least 0, got {self.document_words}")
+            raise ElmoError(f"`document_words` must be at least 0, got {self.document_words}")
         if self.head is not None and not isinstance(self.head, dict):
-            raise SettingsError("`head` belongs in a recipe; on the command line use --head_overrides head_dim=100")
+            raise ElmoError("`head` belongs in a recipe; on the command line use --head_overrides head_dim=100")
 
     def renamed_columns(self) -> dict[str, str]:
         """Our names of columns, and those of the data."""
         columns = dict(change.split("=", 1) for change in self.columns if "=" in change)
         if len(columns) != len(self.columns):
-            raise SettingsError(f"`columns` must be like words=tokens, got {' '.join(self.columns)!r}")
+            raise ElmoError(f"`columns` must be like words=tokens, got {' '.join(self.columns)!r}")
         return columns
 
     def head_config(self) -> dict[str, Any]:
@@ -308,7 +298,7 @@ def parse_with_recipe(
     *found, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
     if unknown:
         known = [option for action in parser._actions for option in action.option_strings]
-        raise SettingsError(f"{program} has no setting `{unknown[0]}`{_nearest(unknown[0], known)}")
+        raise ElmoError(f"{program} has no setting `{unknown[0]}`{_nearest(unknown[0], known)}")
     return tuple(found)
 
 
@@ -319,15 +309,15 @@ def _read_recipe(recipe: str, names: set[str]) -> dict[str, Any]:
     if not path.is_file() and path.name in known:
         path = RECIPES / f"{path.name}.yaml"
     if not path.is_file():
-        raise SettingsError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
+        raise ElmoError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
     try:
         chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: no YAML: {str(error).splitlines()[0]}") from error
+        raise ElmoError(f"{path}: no YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(chosen, dict):
-        raise SettingsError(f"{path}: a recipe is a list of settings and their values")
+        raise ElmoError(f"{path}: a recipe is a list of settings and their values")
     if unknown := sorted(set(map(str, chosen)) - names):
-        raise SettingsError(f"{path}: there is no setting `{unknown[0]}`{_nearest(unknown[0], names)}")
+        raise ElmoError(f"{path}: there is no setting `{unknown[0]}`{_nearest(unknown[0], names)}")
     return chosen
 
 

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from modeling_elmo import ElmoConfig, ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.files import ElmoError
 from modeling_elmo.reading_elmo import windows_of
 from modeling_elmo.tokenization_elmo import Span, split_words
 from training.examples import Examples
-from training.settings import SettingsError, TaskSettings
-from training.task_data import TaskDataError, load_split
+from training.settings import TaskSettings
+from training.task_data import load_split
 from training.tasks import Task
 
 FIELDS = ("id", "question", "context", "answers")
@@ -64,7 +65,7 @@ class AnswerInContext(Task):
 
     def read(self, path: Path, settings: TaskSettings, training: bool) -> Dataset:
         if settings.columns:
-            raise TaskDataError(f"{path}: `columns` means nothing for a SQuAD file")
+            raise ElmoError(f"{path}: `columns` means nothing for a SQuAD file")
         return _dataset_of(_records(path), settings, training, str(path))
 
     def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
@@ -152,15 +153,13 @@ def _dataset_of(records: Iterable[Record], settings: TaskSettings, training: boo
     config = {field.name: field.default for field in fields(ElmoConfig)} | settings.head_config()
     longest, overlap = config["max_context_words"], config["context_overlap"]
     if not 0 <= overlap < longest:
-        raise SettingsError(
-            f"`context_overlap` must be at least 0 and below max_context_words={longest}, got {overlap}"
-        )
+        raise ElmoError(f"`context_overlap` must be at least 0 and below max_context_words={longest}, got {overlap}")
     columns: dict[str, list] = {name: [] for name in (*FIELDS, "starts", "windows")}
     met: set[str] = set()
     for place, record in records:
         row = _row_of(record, place)
         if row["id"] in met:
-            raise TaskDataError(f"{place}: there are two questions with the id {row['id']!r}")
+            raise ElmoError(f"{place}: there are two questions with the id {row['id']!r}")
         met.add(row["id"])
         spans = _split(row["context"])
         first, last = _answer_words(spans, row["answers"], row["starts"])
@@ -170,7 +169,7 @@ def _dataset_of(records: Iterable[Record], settings: TaskSettings, training: boo
         for name, value in {**row, "windows": [list(window) for window in windows]}.items():
             columns[name].append(value)
     if not met:
-        raise TaskDataError(f"{source}: empty, there are no questions")
+        raise ElmoError(f"{source}: empty, there are no questions")
     return Dataset.from_dict(columns)
 
 
@@ -186,7 +185,7 @@ def _row_of(record: Mapping[str, Any], place: str) -> dict[str, Any]:
     row: dict[str, Any] = {"id": question}
     for name in ("question", "context"):
         if not isinstance(record[name], str) or not _split(record[name]):
-            raise TaskDataError(f"{place}: the {name} of question {question} is empty: {record[name]!r}")
+            raise ElmoError(f"{place}: the {name} of question {question} is empty: {record[name]!r}")
         row[name] = record[name]
     answers = record["answers"]
     if isinstance(answers, list):  # of a file; the Hub's data sets have the lists inside
@@ -195,15 +194,15 @@ def _row_of(record: Mapping[str, Any], place: str) -> dict[str, Any]:
         }
     row["answers"], row["starts"] = (_field(answers, name, list, place) for name in ("text", "answer_start"))
     if not row["answers"] or len(row["answers"]) != len(row["starts"]):
-        raise TaskDataError(f"{place}: question {question} has no answers, of which SQuAD v1.1 has at least one each")
+        raise ElmoError(f"{place}: question {question} has no answers, of which SQuAD v1.1 has at least one each")
     for text, start in zip(row["answers"], row["starts"], strict=True):
         if not isinstance(text, str) or not text.strip() or not isinstance(start, int) or start < 0:
-            raise TaskDataError(
+            raise ElmoError(
                 f"{place}: question {question} has the answer {text!r} at {start!r}; expected text and a character"
             )
         there = row["context"][start : start + len(text)]
         if there != text:
-            raise TaskDataError(
+            raise ElmoError(
                 f"{place}: the answer {text!r} to question {question} is not at character {start} of its context, "
                 f"where there is {there!r}"
             )
@@ -213,7 +212,7 @@ def _row_of(record: Mapping[str, Any], place: str) -> dict[str, Any]:
 def _field(record: Any, name: str, kind: type, place: str) -> Any:
     if not isinstance(record, dict) or not isinstance(record.get(name), kind):
         what = {list: "a list", str: "text"}.get(kind, "a value")
-        raise TaskDataError(f"{place}: no SQuAD data: expected an object in which `{name}` is {what}")
+        raise ElmoError(f"{place}: no SQuAD data: expected an object in which `{name}` is {what}")
     return record[name]
 
 
@@ -222,9 +221,9 @@ def _records(path: Path) -> Iterator[Record]:
     try:
         whole = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise TaskDataError(f"{path}: no such file") from None
+        raise ElmoError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # no JSON, no UTF-8
-        raise TaskDataError(f"{path}: no JSON: {error}") from error
+        raise ElmoError(f"{path}: no JSON: {error}") from error
     for i, article in enumerate(_field(whole, "data", list, str(path))):
         for j, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{i}]")):
             place = f"{path}, data[{i}].paragraphs[{j}]"
@@ -241,7 +240,7 @@ def _records(path: Path) -> Iterator[Record]:
 def _hub_records(rows: Dataset, renamed: Mapping[str, str], source: str) -> Iterator[Record]:
     names = {name: renamed.get(name, name) for name in FIELDS}
     if missing := [name for name in names.values() if name not in rows.column_names]:
-        raise TaskDataError(f"{source}: no column `{missing[0]}`; the columns are {', '.join(rows.column_names)}")
+        raise ElmoError(f"{source}: no column `{missing[0]}`; the columns are {', '.join(rows.column_names)}")
     for index, row in enumerate(rows):
         yield f"{source}, row {index}", {name: row[column] for name, column in names.items()}
 

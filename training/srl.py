@@ -26,10 +26,11 @@ from torch import Tensor
 
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.files import ElmoError
 from modeling_elmo.roles_elmo import role_spans
 from training.examples import Examples, WordSequence
-from training.settings import SettingsError, TaskSettings
-from training.task_data import TaskDataError, dataset_of, read_lines, split_columns
+from training.settings import TaskSettings
+from training.task_data import dataset_of, read_lines, split_columns
 from training.tasks import Task, word_labels
 
 NO_FRAME = ("-", "_")
@@ -57,9 +58,9 @@ def read_propositions(path: str | Path, frame_column: int | None = None) -> Data
     """
     path = Path(path)
     if not path.is_file():
-        raise TaskDataError(f"{path}: no such file")
+        raise ElmoError(f"{path}: no such file")
     if frame_column is not None and frame_column < 2:
-        raise TaskDataError(f"`frame_column` counts from 1 and is after the word's, got {frame_column}")
+        raise ElmoError(f"`frame_column` counts from 1 and is after the word's, got {frame_column}")
     sentences = list(_sentences(path))
     frame_column = frame_column or _find_frame_column([lines for lines, _ in sentences])
     rows = [_row_of(lines, frame_column, path) | {"own_lines": own_lines} for lines, own_lines in sentences]
@@ -85,10 +86,10 @@ def _sentences(path: Path) -> Iterator[tuple[Lines, list[str]]]:
             columns = split_columns(line)
             if is_conll_2012:
                 if len(columns) <= CONLL_2012_ROLES.start:
-                    raise TaskDataError(f"{path}, line {number}: {len(columns)} columns; CoNLL-2012 has 12 or more")
+                    raise ElmoError(f"{path}, line {number}: {len(columns)} columns; CoNLL-2012 has 12 or more")
                 columns = [*(columns[index] for index in CONLL_2012), *columns[CONLL_2012_ROLES]]
             if lines and len(columns) != len(lines[0][1]):
-                raise TaskDataError(
+                raise ElmoError(
                     f"{path}, line {number}: {len(columns)} columns where the sentence's first line has "
                     f"{len(lines[0][1])}"
                 )
@@ -115,10 +116,10 @@ def _find_frame_column(sentences: Sequence[Lines]) -> int:
 def _row_of(lines: Lines, frame_column: int, path: Path) -> dict[str, Any]:
     number, columns = lines[0]
     if len(columns) < frame_column:
-        raise TaskDataError(f"{path}, line {number}: no column {frame_column} for frames: there are {len(columns)}")
+        raise ElmoError(f"{path}, line {number}: no column {frame_column} for frames: there are {len(columns)}")
     predicates = [word for word, (_, columns) in enumerate(lines) if columns[frame_column - 1] not in NO_FRAME]
     if len(columns) - frame_column != len(predicates):
-        raise TaskDataError(
+        raise ElmoError(
             f"{path}, line {number}: the sentence has {len(predicates)} predicates by its column {frame_column}, and "
             f"{len(columns) - frame_column} columns of roles"
         )
@@ -141,19 +142,19 @@ def labels_of_cells(cells: Sequence[str], places: Sequence[str]) -> list[str]:
     for cell, place in zip(cells, places, strict=True):
         parts = _CELL.fullmatch(cell)
         if parts is None:
-            raise TaskDataError(f"{place}: {cell!r} marks no role: expected (ROLE*, *, *) or (ROLE*)")
+            raise ElmoError(f"{place}: {cell!r} marks no role: expected (ROLE*, *, *) or (ROLE*)")
         role, closes = parts.groups()
         if role and inside:
-            raise TaskDataError(f"{place}: {cell!r} begins inside of {inside}: a predicate's roles may not overlap")
+            raise ElmoError(f"{place}: {cell!r} begins inside of {inside}: a predicate's roles may not overlap")
         if closes and not role and not inside:
-            raise TaskDataError(f"{place}: unbalanced brackets: {cell!r} closes nothing")
+            raise ElmoError(f"{place}: unbalanced brackets: {cell!r} closes nothing")
         labels.append(f"B-{role}" if role else f"I-{inside}" if inside else "O")
         if role:
             inside, opened = role, place
         if closes:
             inside = None
     if inside:
-        raise TaskDataError(f"{opened}: unbalanced brackets: ({inside}* is never closed")
+        raise ElmoError(f"{opened}: unbalanced brackets: ({inside}* is never closed")
     return labels
 
 
@@ -240,11 +241,11 @@ class SemanticRoles(Task):
         columns = settings.renamed_columns()
         frame = columns.pop("frame", None)
         if columns or not (frame is None or frame.isdecimal()):
-            raise SettingsError(f"`columns` of srl can say where frames are, as in frame=4, got {settings.columns}")
+            raise ElmoError(f"`columns` of srl can say where frames are, as in frame=4, got {settings.columns}")
         return read_propositions(path, None if frame is None else int(frame))
 
     def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
-        raise SettingsError(
+        raise ElmoError(
             f"srl reads files of bracketed columns, not data sets such as {settings.dataset_name}: give --train_file "
             "and --validation_file"
         )
@@ -264,7 +265,7 @@ class SemanticRoles(Task):
                 # A role that the training data lacks cannot be predicted: it is missed, and has no loss.
                 found.append((predicate, [number_of.get(label, IGNORED) for label in roles]))
         if not found:
-            raise TaskDataError("there are no examples: no sentence has a predicate")
+            raise ElmoError("there are no examples: no sentence has a predicate")
         return RoleExamples(sequences, found, sentences=sentences)
 
     def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

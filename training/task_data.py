@@ -21,6 +21,8 @@ from typing import Any
 import datasets
 import numpy as np
 
+from modeling_elmo.files import ElmoError
+
 logger = logging.getLogger(__name__)
 
 # The fields of a task's tables, and the columns that they are looked for in.
@@ -59,10 +61,6 @@ Row = dict[str, Any]
 Record = tuple[str, Mapping[str, Any]]
 
 
-class TaskDataError(ValueError):
-    """Data of a task that cannot be read. The message is one line and names the file and line."""
-
-
 # ------------------------------------------------------------------------------------------------------ reading
 
 
@@ -88,10 +86,10 @@ def read_examples(
     """
     _check_options(task, columns, scheme)
     if column is not None and column < 1:
-        raise TaskDataError(f"`column` counts from 1, got {column}")
+        raise ElmoError(f"`column` counts from 1, got {column}")
     path = Path(path)
     if not path.is_file():
-        raise TaskDataError(f"{path}: no such file")
+        raise ElmoError(f"{path}: no such file")
     kind = _kind_of(task, path)
     for name, given, allowed in (
         ("columns", columns, kind in TABLES),
@@ -99,7 +97,7 @@ def read_examples(
         ("phrases", phrases, kind == "trees"),
     ):
         if given and not allowed:
-            raise TaskDataError(f"{path}: `{name}` means nothing for {task} from this kind of file ({kind})")
+            raise ElmoError(f"{path}: `{name}` means nothing for {task} from this kind of file ({kind})")
     if kind == "trees":
         rows = list(_read_trees(path, phrases))
     elif kind == "conllu":
@@ -135,36 +133,36 @@ def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
             return datasets.load_dataset(name, config, split=split)
         loaded = datasets.load_from_disk(name)
     except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise TaskDataError(f"{name}: {_one_line(error.__cause__ or error)}") from error
+        raise ElmoError(f"{name}: {_one_line(error.__cause__ or error)}") from error
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded
     if split not in loaded:
-        raise TaskDataError(f"{name}: no split {split!r}; its splits are {', '.join(loaded)}")
+        raise ElmoError(f"{name}: no split {split!r}; its splits are {', '.join(loaded)}")
     return loaded[split]
 
 
 def sample_fraction(dataset: datasets.Dataset, fraction: float, seed: int) -> datasets.Dataset:
     """A random part of the rows, in their order, at least one. With one seed a smaller part is within a larger one."""
     if not 0 < fraction <= 1:
-        raise TaskDataError(f"`fraction` must be above 0 and at most 1, got {fraction}")
+        raise ElmoError(f"`fraction` must be above 0 and at most 1, got {fraction}")
     order = np.random.default_rng(seed).permutation(len(dataset))
     return dataset.select(sorted(order[: max(1, round(fraction * len(dataset)))].tolist()))
 
 
 def _check_options(task: str, columns: Mapping[str, str] | None, scheme: str) -> None:
     if task not in COLUMNS:
-        raise TaskDataError(f"`task` must be one of {', '.join(COLUMNS)}, got {task!r}")
+        raise ElmoError(f"`task` must be one of {', '.join(COLUMNS)}, got {task!r}")
     if scheme not in SCHEMES:
-        raise TaskDataError(f"`scheme` must be one of {', '.join(SCHEMES)}, got {scheme!r}")
+        raise ElmoError(f"`scheme` must be one of {', '.join(SCHEMES)}, got {scheme!r}")
     if unknown := [field for field in columns or () if field not in COLUMNS[task]]:
-        raise TaskDataError(f"`columns` has {unknown[0]!r}; the fields of {task} are {', '.join(COLUMNS[task])}")
+        raise ElmoError(f"`columns` has {unknown[0]!r}; the fields of {task} are {', '.join(COLUMNS[task])}")
 
 
 def _kind_of(task: str, path: Path) -> str:
     """json, csv, tsv, parquet, conllu, columns or trees."""
     kind = KINDS.get(path.suffix.lower())
     if kind == "conllu" and task != "pos":
-        raise TaskDataError(f"{path}: a CoNLL-U file has the tags of pos, not examples of {task}")
+        raise ElmoError(f"{path}: a CoNLL-U file has the tags of pos, not examples of {task}")
     if kind is not None and not (kind == "tsv" and task in ("ner", "pos")):  # there it is a word and its tag a line
         return kind
     number, first = next(((number, text) for number, text in read_lines(path) if text.strip()), (1, ""))
@@ -176,9 +174,7 @@ def _kind_of(task: str, path: Path) -> str:
         return "json"
     if first and "\t" not in first:
         wanted = "trees or a table" if task == "sst" else "a table"
-        raise TaskDataError(
-            f"{path}, line {number}: expected {wanted} (.csv, .tsv, .jsonl, .parquet), got {first[:40]!r}"
-        )
+        raise ElmoError(f"{path}, line {number}: expected {wanted} (.csv, .tsv, .jsonl, .parquet), got {first[:40]!r}")
     return "tsv"
 
 
@@ -189,7 +185,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:
-                raise TaskDataError(f"{path}, line {number}: not UTF-8 text") from None
+                raise ElmoError(f"{path}, line {number}: not UTF-8 text") from None
             yield number, text.rstrip("\r\n")
 
 
@@ -200,7 +196,7 @@ def split_columns(line: str) -> list[str]:
 
 def dataset_of(rows: list[Row], source: str) -> datasets.Dataset:
     if not rows:
-        raise TaskDataError(f"{source}: empty, there are no examples")
+        raise ElmoError(f"{source}: empty, there are no examples")
     return datasets.Dataset.from_dict({field: [row[field] for row in rows] for field in rows[0]})
 
 
@@ -237,9 +233,9 @@ def to_scheme(tags: Sequence[str], scheme: str, source: str | None = None) -> li
     """
     for name in (scheme, source or scheme):
         if name not in SCHEMES:
-            raise TaskDataError(f"a tag scheme must be one of {', '.join(SCHEMES)}, got {name!r}")
+            raise ElmoError(f"a tag scheme must be one of {', '.join(SCHEMES)}, got {name!r}")
     if broken := _find_break(tags, source or detect_scheme([tags])):
-        raise TaskDataError(f"tag {broken[0] + 1} of a sentence: {broken[1]}")
+        raise ElmoError(f"tag {broken[0] + 1} of a sentence: {broken[1]}")
     # Whether each tag goes on with the entity before it; a last one for what would follow.
     joined = [_continues(before, tag) for before, tag in itertools.pairwise(["O", *tags, "O"])]
     converted = []
@@ -285,7 +281,7 @@ def _convert_tags(rows: list[Row], places: Sequence[Sequence[str]], scheme: str)
     source = detect_scheme(row["tags"] for row in rows)
     for row, where in zip(rows, places, strict=True):
         if broken := _find_break(row["tags"], source):
-            raise TaskDataError(f"{where[broken[0]]}: tag {broken[1]}, which the tags seem to be in")
+            raise ElmoError(f"{where[broken[0]]}: tag {broken[1]}, which the tags seem to be in")
         row["tags"] = to_scheme(row["tags"], scheme, source)
 
 
@@ -309,12 +305,12 @@ def _read_columns(path: Path, column: int, conllu: bool) -> Iterator[tuple[Row, 
             continue  # besides comments, CoNLL-U has lines for 1-2, two words written as one, and 1.1, a word left out
         width = width or len(fields)
         if len(fields) != width:
-            raise TaskDataError(f"{path}, line {number}: {len(fields)} columns where the lines before have {width}")
+            raise ElmoError(f"{path}, line {number}: {len(fields)} columns where the lines before have {width}")
         if width < max(column, 2):
-            raise TaskDataError(f"{path}, line {number}: no tag in column {max(column, 2)}: there is only {line!r}")
+            raise ElmoError(f"{path}, line {number}: no tag in column {max(column, 2)}: there is only {line!r}")
         word, tag = fields[1 if conllu else 0], fields[column if column < 0 else column - 1]
         if not word or not tag or (conllu and tag == "_"):
-            raise TaskDataError(f"{path}, line {number}: a {'tag' if word else 'word'} is missing")
+            raise ElmoError(f"{path}, line {number}: a {'tag' if word else 'word'} is missing")
         words.append(word)
         tags.append(tag)
         numbers.append(number)
@@ -342,21 +338,21 @@ def _parse_tree(line: str, place: str) -> list[tuple[list[str], str]]:
     parts = iter(_TREE_PART.findall(line.strip()))
     for part in parts:
         if not open_phrases and (phrases or part != "("):
-            raise TaskDataError(f"{place}: unbalanced brackets: {part!r} is outside of them all")
+            raise ElmoError(f"{place}: unbalanced brackets: {part!r} is outside of them all")
         if part == "(":
             label = next(parts, "")
             if label not in ("0", "1", "2", "3", "4"):
-                raise TaskDataError(f"{place}: a phrase has the label {label!r}; labels are 0 to 4")
+                raise ElmoError(f"{place}: a phrase has the label {label!r}; labels are 0 to 4")
             open_phrases.append((len(words), SENTIMENTS[int(label)]))
         elif part == ")":
             start, sentiment = open_phrases.pop()
             if start == len(words):
-                raise TaskDataError(f"{place}: a phrase has no words")
+                raise ElmoError(f"{place}: a phrase has no words")
             phrases.append((words[start:], sentiment))
         else:
             words.append(_TREEBANK_ESCAPES.get(part, part.replace("\\/", "/").replace("\\*", "*")))
     if open_phrases:
-        raise TaskDataError(f"{place}: unbalanced brackets: {len(open_phrases)} are not closed")
+        raise ElmoError(f"{place}: unbalanced brackets: {len(open_phrases)} are not closed")
     return phrases
 
 
@@ -395,14 +391,14 @@ def _row_of(values: Mapping[str, Any], place: str) -> Row:
             row[field] = _strings(value, field, place)
         elif field != "label":
             if not isinstance(value, str) or not value.strip():
-                raise TaskDataError(f"{place}: `{field}` is {value!r}; expected text")
+                raise ElmoError(f"{place}: `{field}` is {value!r}; expected text")
             row[field] = value
         elif value is None or value == "" or value in _NO_GOLD:
-            raise TaskDataError(f"{place}: the label is missing")
+            raise ElmoError(f"{place}: the label is missing")
         else:
             row[field] = str(value)
     if "tags" in row and len(row["tags"]) != len(row["words"]):
-        raise TaskDataError(f"{place}: {len(row['words'])} words have {len(row['tags'])} tags")
+        raise ElmoError(f"{place}: {len(row['words'])} words have {len(row['tags'])} tags")
     if "choices" in row:
         row["label"] = _index_of(row["label"], row["choices"], place)
     return row
@@ -416,7 +412,7 @@ def _find_value(record: Mapping[str, Any], field: str, names: Sequence[str], pla
             numbered = [key for key in record if re.fullmatch(rf"{re.escape(name)}_?\d+", key)]
             if numbered:
                 return [record[key] for key in sorted(numbered, key=lambda key: int(re.findall(r"\d+", key)[-1]))]
-    raise TaskDataError(
+    raise ElmoError(
         f"{place}: no column {' or '.join(f'`{name}`' for name in names)} for `{field}`; the columns are "
         f"{', '.join(map(str, record))}"
     )
@@ -427,15 +423,15 @@ def _strings(value: Any, field: str, place: str) -> list[str]:
     if isinstance(value, str):
         value = _parse_json(value, place) if field == "choices" else value.split()
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise TaskDataError(f"{place}: `{field}` is {str(value)[:60]}; expected a list of strings")
+        raise ElmoError(f"{place}: `{field}` is {str(value)[:60]}; expected a list of strings")
     if not value or not all(item.strip() for item in value):
-        raise TaskDataError(f"{place}: `{field}` {'has an empty string' if value else 'is empty'}")
+        raise ElmoError(f"{place}: `{field}` {'has an empty string' if value else 'is empty'}")
     return value
 
 
 def _index_of(label: str, choices: Sequence[str], place: str) -> int:
     if not label.isdecimal() or int(label) >= len(choices):
-        raise TaskDataError(
+        raise ElmoError(
             f"{place}: the label {label!r} is no choice: with {len(choices)} it is 0 to {len(choices) - 1}"
         )
     return int(label)
@@ -448,7 +444,7 @@ def _records(task: str, path: Path, kind: str) -> Iterator[Record]:
         try:
             return _records_of(task, datasets.Dataset.from_parquet(str(path)), str(path))
         except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
-            raise TaskDataError(f"{path}: {_one_line(error.__cause__ or error)}") from error
+            raise ElmoError(f"{path}: {_one_line(error.__cause__ or error)}") from error
     return _delimited_records(path, kind)
 
 
@@ -490,12 +486,12 @@ def _parse_json(text: str, place: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
-        raise TaskDataError(f"{place}: no JSON: {error.msg} at {where}") from None
+        raise ElmoError(f"{place}: no JSON: {error.msg} at {where}") from None
 
 
 def _object(record: Any, place: str) -> Record:
     if not isinstance(record, dict):
-        raise TaskDataError(f"{place}: expected a JSON object, got a {type(record).__name__}")
+        raise ElmoError(f"{place}: expected a JSON object, got a {type(record).__name__}")
     return place, record
 
 
@@ -507,7 +503,7 @@ def _delimited_records(path: Path, kind: str) -> Iterator[Record]:
         if header is None:
             header = fields
         elif len(fields) != len(header):
-            raise TaskDataError(f"{path}, line {number}: {len(fields)} fields where the header has {len(header)}")
+            raise ElmoError(f"{path}, line {number}: {len(fields)} fields where the header has {len(header)}")
         else:
             yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
 
@@ -518,7 +514,7 @@ def _split_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         for fields in reader:
             yield reader.line_num, fields
     except csv.Error as error:
-        raise TaskDataError(f"{path}, line {reader.line_num}: {_one_line(error)}") from error
+        raise ElmoError(f"{path}, line {reader.line_num}: {_one_line(error)}") from error
 
 
 def _split_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
+from modeling_elmo.files import ElmoError
 from modeling_elmo.heads_elmo import ElmoTaskModel
-from training.examples import Examples, UnknownLabel, words_of
+from training.examples import Examples, words_of
 from training.metrics import class_scores, tag_scores
-from training.settings import SettingsError, TaskSettings
-from training.task_data import TaskDataError, read_examples, read_hub_examples
+from training.settings import TaskSettings
+from training.task_data import read_examples, read_hub_examples
 
 
 class Task:
@@ -45,7 +46,7 @@ class Task:
         """The rows of a data set of the Hub."""
         assert settings.dataset_name is not None
         if settings.phrases:
-            raise SettingsError("`phrases` are those of trees, which a --train_file of SST has, and no data set")
+            raise ElmoError("`phrases` are those of trees, which a --train_file of SST has, and no data set")
         options = {"columns": settings.renamed_columns(), "scheme": settings.tag_scheme or "BIO"}
         return read_hub_examples(self.name, settings.dataset_name, settings.dataset_config_name, split, **options)
 
@@ -113,7 +114,7 @@ class RightEnding(Task):
         counts = [len(choices) for choices in rows["choices"]]
         if odd := [number for number, count in enumerate(counts, start=1) if count != counts[0]]:
             count = counts[odd[0] - 1]
-            raise TaskDataError(f"example {odd[0]} has {count} choices, the first {counts[0]}: all must have as many")
+            raise ElmoError(f"example {odd[0]} has {count} choices, the first {counts[0]}: all must have as many")
         return Examples(sequences, list(rows["label"]), per_example=counts[0])
 
     def scores(self, examples: Examples, labels: Sequence[str], predicted: np.ndarray) -> dict[str, float]:
@@ -172,7 +173,7 @@ def word_labels(labels: Sequence[Sequence[int]], batch: Mapping[str, Tensor]) ->
 
 def _number(labels: Sequence[str], label: str) -> int:
     if label not in labels:
-        raise UnknownLabel(f"the label {label!r} is none of the model's: {', '.join(sorted(labels))}")
+        raise ElmoError(f"the label {label!r} is none of the model's: {', '.join(sorted(labels))}")
     return labels.index(label)
 
 

@@ -1,0 +1,99 @@
+"""Files and folders: the one error for bad input, atomic writes, digests, loading a model folder."""
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import AutoTokenizer
+
+from .tokenization_elmo import ElmoTokenizer
+
+StrPath = str | os.PathLike[str]
+
+# Exit code of every command after an `ElmoError`.
+BAD_INPUT = 2
+
+
+class ElmoError(ValueError):
+    """Bad input, settings or files. The message is one line; commands print it without a traceback."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type where there is none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def require(module: str, extra: str) -> Any:
+    """Import an optional module, or name the extra that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise ElmoError(f"{package} is not installed: pip install 'modeling-elmo[{extra}]'") from error
+
+
+@contextmanager
+def atomic_write(path: StrPath) -> Iterator[Path]:
+    """Yield a path to write a file or a folder to, which replaces `path` once the block ends without an error."""
+    path = Path(path)
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield scratch
+        if scratch.is_dir() and path.is_dir():
+            shutil.rmtree(path)
+        os.replace(scratch, path)
+    finally:
+        if scratch.is_dir():
+            shutil.rmtree(scratch)
+        scratch.unlink(missing_ok=True)
+
+
+def write_text(path: StrPath, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with atomic_write(path) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+def file_digest(path: StrPath) -> str:
+    """Return the SHA-256 of a file's contents."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def model_digests(folder: StrPath) -> dict[str, str]:
+    """Return the digest of every file that makes a model what it is, wherever its folder is."""
+    suffixes = (".json", ".safetensors", ".bin", ".txt")
+    files = sorted(path for path in Path(folder).iterdir() if path.suffix in suffixes)
+    return {path.name: file_digest(path) for path in files}
+
+
+def load_folder(folder: StrPath, auto_class: Any) -> tuple[Any, ElmoTokenizer]:
+    """Load the model, in eval mode, and the tokenizer of a folder."""
+    config_file = Path(folder) / "config.json"
+    if not config_file.is_file():
+        raise ElmoError(f"{folder}: not a model folder: config.json is missing")
+    try:
+        config = json.loads(config_file.read_bytes())
+        model_type = config.get("model_type") if isinstance(config, dict) else None
+        if model_type != "elmo":
+            raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model, loading = auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    except ElmoError:
+        raise
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+        raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise ElmoError(f"{folder}: the weights lack `{missing[0]}`")
+    return model.eval(), tokenizer
