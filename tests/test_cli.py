@@ -311,9 +311,9 @@ MODEL_DAMAGES = {
     "another model": Damage(config_value("model_type", "bert"), "config.json", "`model_type`"),
     "impossible size": Damage(config_value("cell_dim", 0), "config.json", "`cell_dim`"),
     "other characters": Damage(config_value("char_vocab_size", 300), "config.json", "`char_vocab_size`"),
-    "other sizes": Damage(config_value("cell_dim", 7), "", "cannot load the model"),
+    "other sizes": Damage(config_value("cell_dim", 7), "", "cannot be loaded"),
     "no weights": Damage(lambda folder: (folder / "model.safetensors").unlink(), "", "model.safetensors"),
-    "weights cut": Damage(content("model.safetensors", b"\x10" * 100), "", "cannot load the model"),
+    "weights cut": Damage(content("model.safetensors", b"\x10" * 100), "", "cannot be loaded"),
     "weight missing": Damage(
         lambda folder: damage_weights(folder, lambda tensors: tensors.pop(BIAS)), "", f"`{BIAS}`"
     ),
