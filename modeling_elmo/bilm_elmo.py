@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,29 +14,22 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
+from .engine_elmo import Engine
 from .layers_elmo import (
     CarryGate,
     Dropout,
     ElmoCharacterEncoder,
     ElmoLanguageModel,
-    ElmoLstmLayer,
     ElmoScalarMix,
     Packing,
     distinct_rows,
     dropout_noise,
+    is_plain,
     pack,
 )
-from .recurrence_elmo import (
-    PairedLayer,
-    States,
-    paired_recurrence,
-    runs_compiled,
-    runs_packed,
-    side_by_side,
-    train_side_by_side,
-    trains_side_by_side,
-)
+from .recurrence_elmo import States
 from .softmax_elmo import ElmoSoftmax, Negatives, draw_negatives
+from .threads_elmo import can_train_in_parallel, train_in_parallel
 from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, ElmoTokenizer, Markers
 
 # Initial bias of a highway layer's gate.
@@ -46,6 +38,9 @@ CARRY_BIAS = -2.0
 IGNORED = -100
 # `<pad>`, `<S>`, `</S>` and `<UNK>`.
 NUM_SPECIAL_WORDS = 4
+
+# One direction's outputs of the L layers, each (N, P), and its final states.
+Directed = tuple[list[Tensor], States]
 
 
 @dataclass
@@ -152,7 +147,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.scalar_mix = None
         if self.mix == "scalar":
             self.scalar_mix = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
-        self._pairs = [PairedLayer() for _ in range(config.num_hidden_layers)]
+        self._engine = Engine()
         self._bilm_frozen = False
         self.post_init()
 
@@ -226,16 +221,12 @@ class ElmoModel(ElmoPreTrainedModel):
         rows = self._rows(char_ids, input_ids).flatten(0, 1)
         distinct, index, keys = distinct_rows(rows[packing.forward_index])
         flat = mask.new_zeros(mask.numel(), dtype=torch.long).index_copy(0, packing.forward_index, index)
-        words = self.char_encoder.encode_distinct(distinct, keys)  # (U, P)
-        start_states = self._initial_states(states, len(packing.order))
+        word_index = torch.stack([flat[packing.forward_index], flat[packing.backward_index]])  # (2, N)
+        words, results, start_states = self._read(distinct, keys, word_index, states, packing)
         indices = (packing.forward_index, packing.backward_index)
-        results = self._read(words, torch.stack([flat[index] for index in indices]), start_states, packing)
-        directions, final_states = zip(*results, strict=True)
-        unpacked = [
-            [self._unpack(layer, index, mask.shape) for layer in layers]
-            for layers, index in zip(directions, indices, strict=True)
-        ]
-        layers = tuple(torch.cat(pair, dim=-1) for pair in zip(*unpacked, strict=True))  # (L + 1) x (B, T, 2P)
+        layers = [self._unpack([words[positions] for positions in word_index], indices, mask.shape)]
+        for outputs in zip(results[0][0], results[1][0], strict=True):
+            layers.append(self._unpack(outputs, indices, mask.shape))  # (B, T, 2P)
 
         new_mask = None
         if not keep_sentence_markers:
@@ -248,8 +239,8 @@ class ElmoModel(ElmoPreTrainedModel):
             mixed = layers[-1]
         return ElmoModelOutput(
             last_hidden_state=mixed,
-            hidden_states=layers if output_hidden_states else None,
-            states=self._updated_states(start_states, final_states, packing) if use_cache else None,
+            hidden_states=tuple(layers) if output_hidden_states else None,
+            states=self._updated_states(start_states, results, packing) if use_cache else None,
             attention_mask=new_mask,
         )
 
@@ -271,40 +262,46 @@ class ElmoModel(ElmoPreTrainedModel):
         in packed order, each (N, P), the packing, and the states after the last word.
         """
         packing = pack(mask, segments)
-        words = self.char_encoder(self._rows(char_ids, input_ids))
-        start_states = self._initial_states(states, len(mask))
-        if segments is not None:
-            first = torch.arange(len(mask), device=mask.device) * (len(packing.order) // max(len(mask), 1))  # (B,)
-            hidden, cell = (
-                state.new_zeros(*state.shape[:2], len(packing.order), state.shape[3]).index_copy(2, first, state)
-                for state in start_states
-            )
-            start_states = hidden, cell
         index = word_index.flatten(1)[:, packing.forward_index]  # (2, N)
-        results = self._read(words, index, start_states, packing)
-        outputs, final_states = zip(*((layers[-1], final) for layers, final in results), strict=True)
-        hidden, cell = self._updated_states(start_states, final_states, packing)
+        rows = self._rows(char_ids, input_ids)
+        per_lane = len(packing.order) // max(len(mask), 1)  # segments
+        if segments is not None and states is not None:
+            states = self._spread_states(states, per_lane)
+        _, results, start_states = self._read(rows, None, index, states, packing)
+        hidden, cell = self._updated_states(start_states, results, packing)
         if segments is not None:  # a lane's states are those of its last segment; without words, the ones it had
-            last = first + (segments * mask).amax(1)
+            last = torch.arange(len(mask), device=mask.device) * per_lane + (segments * mask).amax(1)
             hidden, cell = hidden[:, :, last], cell[:, :, last]
-        return list(outputs), packing, (hidden, cell)
+        return [outputs[-1] for outputs, _ in results], packing, (hidden, cell)
+
+    @staticmethod
+    def _spread_states(states: States, per_lane: int) -> States:
+        """Give each lane's states to its first segment and zeros to the others: (2, L, B, size) -> (2, L, S, size)."""
+        hidden, cell = (F.pad(state[:, :, :, None], (0, 0, 0, per_lane - 1)).flatten(2, 3) for state in states)
+        return hidden, cell
 
     def _read(
-        self, words: Tensor, index: Tensor, start_states: States, packing: Packing
-    ) -> list[tuple[list[Tensor], States]]:
-        """Each language model over the words (U, P) that its row of the index (2, N) names, in packed order.
+        self, rows: Tensor, keys: Tensor | None, index: Tensor, states: States | None, packing: Packing
+    ) -> tuple[Tensor, list[Directed], States]:
+        """Run both language models over words that are given by distinct rows (U, C) and an index (2, N).
 
-        Returns, for each, the L + 1 layers (N, P) and the final states.
+        Returns the words' vectors (U, P), what each language model made of them, and the states it started from.
         """
         models = (self.forward_lm, self.backward_lm)
+        if self._engine.can_run(self.char_encoder, *models, inputs=states or ()):
+            words = self._engine.encode(self.char_encoder, rows, keys)
+            start_states = self._initial_states(states, words, len(packing.order))
+            return words, self._engine.read(models, words, index, start_states, packing), start_states
+        words = self.char_encoder(rows)
+        start_states = self._initial_states(states, words, len(packing.order))
         noise = None
         if self.forward_lm.training and self.config.dropout > 0:
             shape = (2, self.config.num_hidden_layers, index.shape[1], words.shape[1])
             noise = dropout_noise(shape, self.config.dropout, words)
 
         def run(direction: int, words: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-            """The L + 1 layers and the final states."""
-            outputs, *final = models[direction](
+            """Return the L outputs and the final states of one direction."""
+            return models[direction](
                 words,
                 index[direction],
                 hidden[direction][:, packing.order],
@@ -312,45 +309,19 @@ class ElmoModel(ElmoPreTrainedModel):
                 packing.batch_sizes,
                 None if noise is None else noise[direction],
             )
-            return words[index[direction]], *outputs, *final
 
-        forward, backward = partial(run, 0), partial(run, 1)
         inputs = (words, *start_states)
-        if all(runs_packed(model, *inputs) for model in models):
-            is_one = len(packing.order) == 1
-            if is_one and not self._runs_compiled():
-                return self._read_one_sentence(words[index], start_states)
-            results: Sequence[tuple[Tensor, ...]] = side_by_side(
-                lambda: forward(*inputs), lambda: backward(*inputs), halves=not is_one
-            )
-        elif trains_side_by_side(*inputs) and not self.is_gradient_checkpointing:
-            own = (list(self.forward_lm.parameters()), list(self.backward_lm.parameters()))
-            results = train_side_by_side(forward, backward, inputs, own)
+        if can_train_in_parallel(*inputs) and is_plain(*models) and not self.is_gradient_checkpointing:
+            parameters = (list(self.forward_lm.parameters()), list(self.backward_lm.parameters()))
+            directions = train_in_parallel(run, inputs, parameters)
         else:
-            results = [forward(*inputs), backward(*inputs)]
-        return [(list(layers), (hidden, cell)) for *layers, hidden, cell in results]
+            directions = (run(0, *inputs), run(1, *inputs))
+        results: list[Directed] = [(list(outputs), (hidden, cell)) for *outputs, hidden, cell in directions]
+        return words, results, start_states
 
-    def _runs_compiled(self) -> bool:
-        layer = self.forward_lm.layers[0]
-        assert isinstance(layer, ElmoLstmLayer)
-        return runs_compiled(layer.weights)
-
-    @torch.no_grad()
-    def _read_one_sentence(self, words: Tensor, states: States) -> list[tuple[list[Tensor], States]]:
-        """What the language models would return for a single sentence (2, T, P), the second time in reverse."""
-        layers, final = [words], []
-        for number, pair in enumerate(self._pairs):
-            forward, backward = self.forward_lm.layers[number], self.backward_lm.layers[number]
-            assert isinstance(forward, ElmoLstmLayer)
-            assert isinstance(backward, ElmoLstmLayer)
-            pair.refresh(forward.weights, backward.weights)
-            hidden, cell = (state[:, number, :1] for state in states)
-            output, hidden, cell = paired_recurrence(pair, words, hidden, cell, forward.clips)
-            words = output + words if self.config.use_skip_connections and number > 0 else output
-            layers.append(words)
-            final.append((hidden, cell))
-        hidden, cell = (torch.stack(parts, dim=1) for parts in zip(*final, strict=True))  # each (2, L, 1, size)
-        return [([layer[k] for layer in layers], (hidden[k], cell[k])) for k in range(2)]
+    def clear_caches(self) -> None:
+        """Forget what was made from the weights for speed: needed only after writing some of them through `.data`."""
+        self._engine.clear()
 
     def _rows(self, char_ids: Tensor, input_ids: Tensor | None) -> Tensor:
         """What the encoder reads of words: their characters (..., C), with word embeddings also their ids, last."""
@@ -382,56 +353,56 @@ class ElmoModel(ElmoPreTrainedModel):
             raise ValueError("states are carried from sentence to sentence of a row: rows cannot be pairs")
         return char_ids.any(-1) if attention_mask is None else attention_mask.bool()
 
-    def _initial_states(self, states: States | None, sentences: int) -> States:
-        """Given states for the first sentences, zeros for the rest: (2, L, S', P) and (2, L, S', M), S' >= S.
+    def _initial_states(self, states: States | None, words: Tensor, sentences: int) -> States:
+        """Return given states for the first sentences, zeros for the rest: (2, L, S', P) and (2, L, S', M), S' >= S.
 
-        They are as exact as the weights, under autocast too.
+        They are in float32 at least, as everything that a recurrence adds up.
         """
-        config = self.config
-        sizes = (config.projection_dim, config.cell_dim)
-        leading = (2, config.num_hidden_layers)
+        sizes = (self.config.projection_dim, self.config.cell_dim)
+        leading = (2, self.config.num_hidden_layers)
         if states is None:
-            like = next(self.forward_lm.parameters())
-            hidden, cell = (like.new_zeros(*leading, sentences, size) for size in sizes)
+            dtype = torch.promote_types(words.dtype, torch.float32)
+            hidden, cell = (words.new_zeros(*leading, sentences, size, dtype=dtype) for size in sizes)
             return hidden, cell
-        if any(
-            len(state.shape) != 4 or (*state.shape[:2], state.shape[3]) != (*leading, size)
-            for state, size in zip(states, sizes, strict=True)
-        ):
-            raise ValueError(
-                f"`states` must be (2, {leading[1]}, batch, {sizes[0]}) and (2, {leading[1]}, batch, {sizes[1]}), "
-                f"got {' and '.join(str(tuple(state.shape)) for state in states)}"
-            )
+        for state, size in zip(states, sizes, strict=True):
+            if state.ndim != 4 or (*state.shape[:2], state.shape[3]) != (*leading, size):
+                raise ValueError(
+                    f"`states` must be (2, {leading[1]}, batch, {sizes[0]}) and (2, {leading[1]}, batch, {sizes[1]}), "
+                    f"got {tuple(states[0].shape)} and {tuple(states[1].shape)}"
+                )
         missing = max(sentences - states[0].shape[2], 0)
         hidden, cell = (F.pad(state, (0, 0, 0, missing)) for state in states)
         return hidden, cell
 
     @staticmethod
-    def _updated_states(start: States, final: Sequence[States], packing: Packing) -> States:
-        """The final states put back in the rows' order; rows the call did not have keep theirs."""
+    def _updated_states(start: States, results: Sequence[Directed], packing: Packing) -> States:
+        """Put the final states back in the rows' order; rows the call did not have keep theirs."""
         updated = []
-        for old, new in zip(start, zip(*final, strict=True), strict=True):
-            updated.append(old.index_copy(2, packing.order, torch.stack(new).to(old.dtype)))
+        for number, old in enumerate(start):
+            final = torch.stack([states[number] for _, states in results])
+            updated.append(old.index_copy(2, packing.order, final.to(old.dtype)))
         return updated[0], updated[1]
 
-    @staticmethod
-    def _unpack(packed: Tensor, positions: Tensor, shape: torch.Size) -> Tensor:
-        """(N, P) -> (B, T, P), zero where there is no word."""
-        flat = packed.new_zeros(shape.numel(), packed.shape[-1])
-        return flat.index_copy(0, positions, packed).unflatten(0, shape)
+    def _unpack(self, outputs: Sequence[Tensor], indices: Sequence[Tensor], shape: torch.Size) -> Tensor:
+        """Put each direction's packed outputs (N, P) back in place, beside each other: (B, T, 2P), zeros elsewhere."""
+        halves = []
+        for packed, positions in zip(outputs, indices, strict=True):
+            flat = packed.new_zeros(shape.numel(), packed.shape[-1])
+            halves.append(flat.index_copy(0, positions, packed).unflatten(0, shape))
+        return torch.cat(halves, dim=-1).to(self.dtype)
 
     def _drop_markers(
-        self, layers: tuple[Tensor, ...], char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Moves the words of each row to its front, without the `<S>` and `</S>` around each sentence."""
+        self, layers: Sequence[Tensor], char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Move the words of each row to its front, without the `<S>` and `</S>` around each sentence."""
         words = words_of(char_ids, mask, token_type_ids, markers_of(self.config))
         counts = words.sum(1)
         width = int(counts.max()) if len(counts) else 0
         new_mask = torch.arange(width, device=mask.device) < counts[:, None]
-        kept = tuple(
-            layer.new_zeros(*new_mask.shape, layer.shape[-1]).masked_scatter(new_mask[..., None], layer[words])
-            for layer in layers
-        )
+        kept = []
+        for layer in layers:
+            front = layer.new_zeros(*new_mask.shape, layer.shape[-1])
+            kept.append(front.masked_scatter(new_mask[..., None], layer[words]))
         return kept, new_mask.long()
 
 
@@ -612,7 +583,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                     f"{int(wanted.min())} to {int(wanted.max())}"
                 )
             count = len(wanted) if num_items_in_batch is None else num_items_in_batch
-            losses.append(self.softmax.loss(outputs, wanted, negatives) / max(count, 1))
+            losses.append(self.softmax(outputs, wanted, negatives) / max(count, 1))
         return (losses[0] + losses[1]) / 2, losses[0], losses[1]
 
     def draw_negatives(self, generator: torch.Generator | None = None) -> Negatives | None:
@@ -652,8 +623,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             both = mask[:, 1:] & mask[:, :-1]
             ids = inputs["input_ids"]
             ids = ids.where(ids != tokenizer.pad_token_id, tokenizer.unk_token_id)  # a word of the text may read so
-            left = self.softmax.log_probabilities(forward[:, :-1][both], ids[:, 1:][both]).cpu()
-            right = self.softmax.log_probabilities(backward[:, 1:][both], ids[:, :-1][both]).cpu()
+            left = -self.softmax(forward[:, :-1][both], ids[:, 1:][both], reduction="none").cpu()
+            right = -self.softmax(backward[:, 1:][both], ids[:, :-1][both], reduction="none").cpu()
         finally:
             self.train(was_training)
         lengths = [len(sentence) + 1 for sentence in words]

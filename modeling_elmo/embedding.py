@@ -552,7 +552,7 @@ def _write_shard(path: Path, shard: _Shard, embedder: ElmoEmbedder, tokenized: b
     texts = [row.strip() if isinstance(row, str) else " ".join(row) for row in shard.rows]
     all_words = []
     # A remembered word can differ in the last bit from one computed among others: a shard remembers only its own.
-    embedder.model.char_encoder.forget_words()
+    embedder.model.clear_caches()
     with _appears_whole(path, path.parent) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
         with archive.open("vectors", "w", force_zip64=True) as file:
             for row, (words, vectors) in zip(shard.rows, embedder.embed_with_words(sentences), strict=True):

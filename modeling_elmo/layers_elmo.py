@@ -1,5 +1,8 @@
 """The layers of ELMo: words from characters, one direction's LSTMs over packed words, and the mix of the layers.
 
+These modules call each other like any others, so adapters, hooks and offloading work. `engine_elmo` computes the same
+numbers faster where nothing of the kind is there.
+
 Shapes: B batch, T words, C characters a word, P projection, M memory cells, L LSTM layers, N real words of a batch,
 U distinct words among them, S sentences (B, or more where rows hold pairs).
 """
@@ -15,31 +18,48 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_elmo import ElmoConfig
-from .recurrence_elmo import (
-    CompiledLayer,
-    Derived,
-    LayerWeights,
-    PackedLayer,
-    PackedLinear,
-    compiled_recurrence,
-    packed_recurrence,
-    runs_compiled,
-    runs_packed,
-    trained_recurrence,
-)
+from .recurrence_elmo import plain_recurrence, trained_recurrence
 
 # Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
 HASH_BASE = 0x5851F42D4C957F2D
 # Words whose character windows go through one product: enough to fill it, few enough to be of about one length.
-WORDS_A_PRODUCT = 64
-# Memory for the vectors of words seen before.
-CACHE_BYTES = 1 << 26
+WORDS_PER_PRODUCT = 64
+# Modules of torch that may be replaced by a function of their weights; see `is_plain`.
+PLAIN_CLASSES = (nn.Conv1d, nn.Embedding, nn.Linear, nn.ModuleList, nn.ReLU, nn.Tanh)
+
+
+def is_plain(*modules: nn.Module) -> bool:
+    """Return whether nothing was added to modules, so that their weights alone say what they compute.
+
+    They, and all modules inside, must be exactly of our classes or of PLAIN_CLASSES, without hooks, adapters,
+    parametrizations, and with weights that are at hand: not offloaded, sharded or made in inference mode, where torch
+    does not count changes.
+    """
+    if nn.modules.module._has_any_global_hook():
+        return False
+    package = __name__.rpartition(".")[0]
+    for root in modules:
+        for module in root.modules():
+            kind = type(module)
+            if kind not in PLAIN_CLASSES and kind.__module__.rpartition(".")[0] != package:
+                return False
+            if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+                return False
+            if module._backward_pre_hooks or "forward" in module.__dict__:  # accelerate replaces `forward`
+                return False
+            for parameter in module._parameters.values():
+                if parameter is not None and (
+                    type(parameter) is not nn.Parameter or parameter.is_meta or parameter.is_inference()
+                ):
+                    return False
+    return True
+
 
 # ---------------------------------------------------------------------------------------------------------- dropout
 
 
 def dropout_noise(shape: Sequence[int], probability: float, like: Tensor) -> Tensor:
-    """`F.dropout` of ones in a tenth of its time on a CPU: 0 with a probability, else what keeps the mean 1.
+    """Return `F.dropout` of ones in a tenth of its time on a CPU.
 
     Every random number of 64 bits decides over four values, so the probability is a multiple of 2**-16.
     """
@@ -71,7 +91,7 @@ class Dropout(nn.Module):
 # ------------------------------------------------------------------------------------------------------- characters
 
 
-class CarryGate(PackedLinear):
+class CarryGate(nn.Linear):
     """The gate of a highway layer, which starts out mostly closed."""
 
 
@@ -80,7 +100,7 @@ class ElmoHighway(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.transform = PackedLinear(size, size)
+        self.transform = nn.Linear(size, size)
         self.carry = CarryGate(size, size)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -90,7 +110,7 @@ class ElmoHighway(nn.Module):
 class ElmoCharacterEncoder(nn.Module):
     """Context-free word vectors from rows of characters: (U, C) -> (U, P).
 
-    With a word embedding a row has one column more, the word's id: (U, C + 1).
+    With a word embedding a row has one more column, the word's id: (U, C + 1).
     """
 
     def __init__(self, config: ElmoConfig) -> None:
@@ -110,130 +130,67 @@ class ElmoCharacterEncoder(nn.Module):
             self.word_embedding = nn.Embedding(config.vocab_size, config.word_embedding_dim, padding_idx=0)
         self.projection = None
         if config.has_projection:
-            self.projection = PackedLinear(config.word_embedding_dim + features, config.projection_dim)
-        # Bytes and markers are small numbers; ids of words and of a dictionary's characters need not be.
-        self._row_dtype = torch.int16 if config.spelling == "bytes" else torch.int32
-        self._cache = WordCache(self._row_dtype)
+            self.projection = nn.Linear(config.word_embedding_dim + features, config.projection_dim)
 
     def forward(self, rows: Tensor) -> Tensor:
-        if self.word_embedding is None:
-            words = self._read_characters(rows)
-        else:
-            words = self.word_embedding(rows[:, -1])
-            if self.char_embedding is not None:
-                words = torch.cat([words, self._read_characters(rows[:, :-1])], dim=-1)
+        features = []
+        if self.word_embedding is not None:
+            features.append(self.word_embedding(rows[:, -1]))
+            rows = rows[:, :-1]
+        if self.char_embedding is not None:
+            characters = self.activation(self.convolve(rows))
+            for highway in self.highways:
+                characters = highway(characters)
+            features.append(characters)
+        words = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
         return words if self.projection is None else self.projection(words)
 
-    def _read_characters(self, char_ids: Tensor) -> Tensor:
-        """(U, C) -> (U, features)"""
-        words = self.activation(self._convolve(char_ids))
-        for highway in self.highways:
-            words = highway(words)
-        return words
-
-    def encode_distinct(self, rows: Tensor, keys: Tensor | None) -> Tensor:
-        """The same for distinct words, remembered from batch to batch while nothing is trained."""
-        if keys is None or not runs_packed(self):
-            return self(rows)
-        return self._cache.look_up(self, rows, keys)
-
-    def forget_words(self) -> None:
-        """Drops the vectors remembered from earlier batches."""
-        self._cache = WordCache(self._row_dtype)
-
-    def _convolve(self, char_ids: Tensor) -> Tensor:
-        """Every filter's maximum over the positions of a word: (U, C) -> (U, features).
+    def convolve(self, char_ids: Tensor) -> Tensor:
+        """Return every filter's maximum over the positions of a word: (U, C) -> (U, features).
 
         A word ends in a run of one character, its padding, and windows inside that run are all the same: one of them
-        is enough. So words go by length, a few at a time, and all their windows through one product with all filters,
-        the narrow ones filled up with zeros.
+        is enough. So words are taken by length, a few at a time, and all their windows go through one product with all
+        filters, the narrow ones padded with zeros.
         """
+        if not len(char_ids) or not is_plain(self.convolutions):
+            return self._call_convolutions(char_ids)
         assert self.char_embedding is not None
-        weights, biases = zip(
-            *((convolution.weight, convolution.bias) for convolution in self.convolutions), strict=True
-        )
-        bias = torch.cat(biases)
-        if not len(char_ids):
-            return bias.new_zeros(0, len(bias))
-        filters = torch.cat([F.pad(weight, (0, self.widest - weight.shape[2])) for weight in weights]).flatten(1)
+        filters, biases = [], []
+        for convolution in self.convolutions:
+            filters.append(F.pad(convolution.weight, (0, self.widest - convolution.weight.shape[2])))
+            biases.append(convolution.bias)
+        all_filters, bias = torch.cat(filters).flatten(1), torch.cat(biases)
         characters = char_ids.shape[1]
-        places = torch.arange(1, characters + 1, device=char_ids.device)
-        lengths, order = ((char_ids != char_ids[:, -1:]) * places).amax(1).sort()
+        lengths, order = spelled_lengths(char_ids).sort()
         maxima = []
-        for chunk, chunk_lengths in zip(
-            char_ids[order].split(WORDS_A_PRODUCT), lengths.split(WORDS_A_PRODUCT), strict=True
-        ):
-            length = int(chunk_lengths[-1])
-            if length + self.widest <= characters:
-                embedded = self.char_embedding(chunk[:, : length + self.widest])
+        sorted_chunks = char_ids[order].split(WORDS_PER_PRODUCT)
+        for chunk, chunk_lengths in zip(sorted_chunks, lengths.split(WORDS_PER_PRODUCT), strict=True):
+            width = int(chunk_lengths[-1]) + self.widest
+            if width <= characters:
+                embedded = self.char_embedding(chunk[:, :width])
                 windows = embedded.unfold(1, self.widest, 1).flatten(2)  # (u, length + 1, d * widest)
-                maxima.append(F.linear(windows, filters).amax(1))
+                maxima.append(F.linear(windows, all_filters).amax(1) + bias)
             else:
-                embedded = self.char_embedding(chunk).transpose(1, 2)  # (u, d, C)
-                maxima.append(torch.cat([F.conv1d(embedded, weight).amax(-1) for weight in weights], dim=-1))
-        return torch.cat(maxima)[order.argsort()] + bias
+                maxima.append(self._call_convolutions(chunk))
+        return torch.cat(maxima)[order.argsort()]
+
+    def _call_convolutions(self, char_ids: Tensor) -> Tensor:
+        assert self.char_embedding is not None
+        embedded = self.char_embedding(char_ids).transpose(1, 2)  # (U, d, C)
+        return torch.cat([convolution(embedded).amax(-1) for convolution in self.convolutions], dim=-1)
 
 
-class WordCache(Derived):
-    """The vectors of words seen in earlier batches: exact, bounded, and forgotten when the weights change.
-
-    A change through `parameter.data` is noticed by a sample of the larger weights (`Derived`).
-
-    Args:
-        row_dtype: a type that every number of a word's row fits.
-    """
-
-    def __init__(self, row_dtype: torch.dtype) -> None:
-        super().__init__()
-        self._row_dtype = row_dtype
-        self._slots: dict[int, int] = {}
-
-    def __reduce__(self) -> tuple:
-        return type(self), (self._row_dtype,)
-
-    # What is kept may be used where gradients are recorded later, which tensors made in inference mode may not.
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def look_up(self, encoder: ElmoCharacterEncoder, rows: Tensor, keys: Tensor) -> Tensor:
-        """The vectors of the words with these rows (U, C), for the encoder, and their 64-bit hashes (U,): (U, P)."""
-        with self.renewal(encoder.parameters()) as is_stale:
-            if is_stale:
-                self._slots = {}
-            return self._look_up(encoder, rows, keys)
-
-    def _look_up(self, encoder: ElmoCharacterEncoder, rows: Tensor, keys: Tensor) -> Tensor:
-        slots = torch.tensor([self._slots.get(key, -1) for key in keys.tolist()], dtype=torch.long)
-        known = slots >= 0
-        if self._slots:
-            known &= (self._rows[slots.clamp(min=0)] == rows).all(1)  # two words may share a hash
-        missing = (~known).nonzero().squeeze(1)
-        new = encoder(rows[missing])
-        vectors = new.new_empty(len(rows), new.shape[1])
-        vectors[missing] = new
-        if len(missing) < len(rows):
-            vectors[known] = self._vectors[slots[known]]
-        self._keep(keys[missing].tolist(), rows[missing], new)
-        return vectors
-
-    def _keep(self, keys: list[int], rows: Tensor, vectors: Tensor) -> None:
-        capacity = CACHE_BYTES // (vectors.element_size() * vectors.shape[1])
-        if len(keys) > capacity:
-            return
-        if not self._slots or len(self._slots) + len(keys) > capacity:  # empty, or full: start anew
-            self._slots = {}
-            self._vectors = vectors.new_empty(capacity, vectors.shape[1])
-            self._rows = rows.new_empty(capacity, rows.shape[1], dtype=self._row_dtype)
-        first = len(self._slots)
-        self._vectors[first : first + len(keys)] = vectors
-        self._rows[first : first + len(keys)] = rows
-        self._slots.update(zip(keys, range(first, first + len(keys)), strict=True))
+def spelled_lengths(char_ids: Tensor) -> Tensor:
+    """Return where the run of one character that ends each word, its padding, begins: (U, C) -> (U,)."""
+    places = torch.arange(1, char_ids.shape[1] + 1, device=char_ids.device)
+    return ((char_ids != char_ids[:, -1:]) * places).amax(1)
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The distinct rows (U, C) of `rows` (N, C), for each row its index among them (N,), and their hashes (U,).
+    """Return the distinct rows (U, C) of `rows` (N, C), the index of each row among them (N,), and their hashes (U,).
 
-    Rows are told apart by a 64-bit hash, which is checked; a sort of whole rows costs many times more. Where two rows
-    share a hash, the rows are sorted after all, and there are no hashes.
+    Rows are compared by a 64-bit hash, which is checked; sorting whole rows costs many times more. Where two different
+    rows share a hash, the rows are sorted after all, and there are no hashes.
     """
     powers = torch.full((rows.shape[1],), HASH_BASE, dtype=torch.int64, device=rows.device).cumprod(0)
     keys, index = torch.unique((rows * powers).sum(-1), return_inverse=True)
@@ -252,8 +209,8 @@ class Packing(NamedTuple):
     """The N real words of a batch in the order the LSTMs read them: step by step, longest sentence first.
 
     `forward_index` and `backward_index` hold positions in the flattened (B * T) batch: word t of every sentence that
-    has one, and word t from the end. `batch_sizes[t]` is how many sentences have a step t. `order` holds the
-    sentences, longest first.
+    has one, and word t from the end. `batch_sizes[t]` counts the sentences with a step t. `order` holds the sentences,
+    longest first.
     """
 
     forward_index: Tensor  # (N,)
@@ -263,7 +220,7 @@ class Packing(NamedTuple):
 
 
 def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
-    """Packs the real words of a (B, T) mask. With `segments` each segment of a row is a sentence of its own."""
+    """Pack the real words of a (B, T) mask. With `segments` each segment of a row is a sentence of its own."""
     rows = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
     sentences = mask.shape[0]
     if segments is not None:
@@ -313,29 +270,19 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
         self.input_gates = GlorotLinear(size, 4 * cells, fan_in=2 * size, bias=True)
         self.recurrent_gates = GlorotLinear(size, 4 * cells, fan_in=2 * size)
         self.projection = GlorotLinear(cells, size, fan_in=cells)
-        self._packed = PackedLayer()
-        self._compiled = CompiledLayer()
 
     def forward(
         self, inputs: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int], index: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """inputs (N, P), or (U, P) and an index (N,), hidden (S, P), cell (S, M) -> outputs (N, P), final states."""
-        if runs_packed(self, inputs, hidden, cell):
-            with torch.no_grad():
-                if len(hidden) == 1 and runs_compiled(self.weights):
-                    self._compiled.refresh(self.weights)
-                    words = inputs if index is None else inputs[index]
-                    return compiled_recurrence(self._compiled, words, hidden, cell, *self.clips)
-                self._packed.refresh(self.weights)
-                return packed_recurrence(self._packed, inputs, index, hidden, cell, batch_sizes, *self.clips)
-        gates = self.input_gates(inputs if index is None else inputs[index])  # (N, 4M)
-        _, _, recurrent, projection = self.weights
-        return trained_recurrence(gates, hidden, cell, recurrent, projection, batch_sizes, *self.clips)
-
-    @property
-    def weights(self) -> LayerWeights:
-        gates = self.input_gates
-        return LayerWeights(gates.weight, gates.bias, self.recurrent_gates.weight, self.projection.weight)
+        gates = self.input_gates(inputs.to(next(self.input_gates.parameters()).dtype))
+        if index is not None:
+            gates = gates[index]
+        if is_plain(self.recurrent_gates, self.projection):
+            weights = (self.recurrent_gates.weight, self.projection.weight)
+            return trained_recurrence(gates, hidden, cell, *weights, batch_sizes, *self.clips)
+        modules = (self.recurrent_gates, self.projection)
+        return plain_recurrence(gates, hidden, cell, *modules, batch_sizes, *self.clips)
 
 
 class ElmoLanguageModel(nn.Module):
@@ -346,7 +293,7 @@ class ElmoLanguageModel(nn.Module):
         self.use_skip_connections = config.use_skip_connections
         self.layers = nn.ModuleList(ElmoLstmLayer(config) for _ in range(config.num_hidden_layers))
 
-    # A loop over time steps has as many shapes as there are batches: traced, it would be compiled anew for each.
+    # A loop over time steps has as many shapes as there are batches: traced, it would be compiled again for each.
     @torch.compiler.disable
     def forward(
         self,
@@ -356,24 +303,26 @@ class ElmoLanguageModel(nn.Module):
         cell: Tensor,
         batch_sizes: Sequence[int],
         noise: Tensor | None = None,
-    ) -> tuple[list[Tensor], Tensor, Tensor]:
-        """words (U, P) of which word k is `words[index[k]]`, hidden (L, S, P), cell (L, S, M) -> L outputs (N, P),
-        final hidden and cell likewise. The input of each layer is multiplied by its part of `noise` (L, N, P).
+    ) -> tuple[Tensor, ...]:
+        """Read words (U, P), of which word k is `words[index[k]]`, from states hidden (L, S, P) and cell (L, S, M).
+
+        The input of each layer is multiplied by its part of `noise` (L, N, P). Returns L outputs (N, P), then
+        the final hidden and cell: tensors side by side, as backward hooks need them.
         """
-        outputs, final = [], []
+        outputs, hiddens, cells = [], [], []
         word_index: Tensor | None = index
         if noise is not None:  # each occurrence of a word loses values of its own
             words, word_index = words[index], None
         for number, layer in enumerate(self.layers):
             if noise is not None:
                 words = words * noise[number]
-            output, layer_hidden, layer_cell = layer(words, hidden[number], cell[number], batch_sizes, word_index)
+            output, final_hidden, final_cell = layer(words, hidden[number], cell[number], batch_sizes, word_index)
             words = output + words if self.use_skip_connections and number > 0 else output
             word_index = None
             outputs.append(words)
-            final.append((layer_hidden, layer_cell))
-        final_hidden, final_cell = (torch.stack(states) for states in zip(*final, strict=True))
-        return outputs, final_hidden, final_cell
+            hiddens.append(final_hidden)
+            cells.append(final_cell)
+        return *outputs, torch.stack(hiddens), torch.stack(cells)
 
 
 # ------------------------------------------------------------------------------------------------------ scalar mix
@@ -400,7 +349,7 @@ class ElmoScalarMix(nn.Module):
         init.ones_(self.gamma)
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """layers, each (..., D), and a (...) mask of real words, which only the normalisation reads -> (..., D)."""
+        """Mix layers, each (..., D), to (..., D). Only the normalisation reads the mask (...) of real words."""
         if len(layers) != len(self.scalar_weights):
             raise ValueError(f"expected {len(self.scalar_weights)} layers to mix, got {len(layers)}")
         if self.layer_norm:
@@ -410,7 +359,7 @@ class ElmoScalarMix(nn.Module):
         return self.gamma * mixed
 
     def penalty(self) -> Tensor:
-        """λ‖s‖²: zero where all layers weigh the same."""
+        """Return λ‖s‖², which is zero where all layers weigh the same."""
         return self.l2 * self.scalar_weights.square().sum()
 
     @staticmethod

@@ -168,10 +168,23 @@ class ElmoSoftmax(nn.Module):
         words = torch.arange(1, len(self.bias), device=self.bias.device)
         return F.pad(_log_uniform(words, len(self.bias)).log(), (1, 0)).to(self.bias.dtype)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(..., P) -> logits (..., V), minus infinity for padding."""
-        logits = F.linear(hidden, self.weight, self.bias)
-        return logits.index_fill(-1, torch.zeros(1, dtype=torch.long, device=logits.device), -math.inf)
+    def forward(
+        self,
+        hidden: Tensor,
+        targets: Tensor | None = None,
+        negatives: Negatives | None = None,
+        reduction: str = "sum",
+    ) -> Tensor:
+        """Return logits (..., V) for hidden (..., P); for targets (N,) the sum of their losses, or "none": each one's.
+
+        Padding has the logit minus infinity. Losses of each target are of the full softmax and without gradients.
+        """
+        if targets is None:
+            logits = F.linear(hidden, self.weight, self.bias)
+            return logits.index_fill(-1, torch.zeros(1, dtype=torch.long, device=logits.device), -math.inf)
+        if reduction == "none":
+            return -self.log_probabilities(hidden, targets)
+        return self.loss(hidden, targets, negatives)
 
     def loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
         """The sum of -log p(target), hidden (N, P) and targets (N,), among all words; with negatives, an estimate.

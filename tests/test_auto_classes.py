@@ -94,6 +94,7 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "classification",
         "configuration",
         "coreference",
+        "engine",
         "heads",
         "kernel",
         "layers",
@@ -103,6 +104,7 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "roles",
         "softmax",
         "tagging",
+        "threads",
         "tokenization",
     )
     assert code == {f"{name}_elmo.py" for name in names}

@@ -13,7 +13,7 @@ from numpy_elmo import elmo_layers
 from transformers import AutoModel
 from transformers.modeling_utils import PreTrainedModel
 
-from modeling_elmo import ElmoConfig, ElmoModel, ElmoScalarMix, ElmoTokenizer, recurrence_elmo
+from modeling_elmo import ElmoConfig, ElmoModel, ElmoScalarMix, ElmoTokenizer
 from modeling_elmo.layers_elmo import distinct_rows, pack
 
 # A float32 forward pass against a float64 one.
@@ -129,7 +129,7 @@ def test_a_single_sentence_has_the_vectors_and_states_it_has_in_a_batch(sizes, w
     if with_numba:
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(recurrence_elmo, "_compiled_kernel", lambda: None)
+        monkeypatch.setattr("modeling_elmo.engine_elmo._compiled_kernel", lambda: None)
     torch.manual_seed(0)
     model = ElmoModel(ElmoConfig(**{**TINY, **sizes})).eval()  # initial weights: larger ones amplify rounding
     together = run(model, encode(tokenizer), use_cache=True)
@@ -153,7 +153,7 @@ def test_parts_that_are_frozen_get_no_gradients_and_the_others_theirs(frozen, to
     gradients = []
     for is_parallel in (True, False):
         if not is_parallel:
-            monkeypatch.setattr("modeling_elmo.bilm_elmo.trains_side_by_side", lambda *_: False)
+            monkeypatch.setattr("modeling_elmo.bilm_elmo.can_train_in_parallel", lambda *_: False)
         model.zero_grad()
         model(**encode(tokenizer)).last_hidden_state.square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
@@ -822,10 +822,11 @@ def test_a_config_survives_save_and_load_with_labels_and_dtype(tmp_path):
 # ------------------------------------------------------------------------------------------------------ word cache
 
 
-def test_words_seen_before_are_not_encoded_again_until_the_weights_change(tokenizer):
+def test_words_seen_before_are_not_encoded_again_until_the_weights_change(tokenizer, monkeypatch):
     model = make_model()
     seen = []
-    model.char_encoder.register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
+    convolve = model.char_encoder.convolve
+    monkeypatch.setattr(model.char_encoder, "convolve", lambda rows: seen.append(len(rows)) or convolve(rows))
     first = run(model, encode(tokenizer, [["a", "b"]])).last_hidden_state
     second = run(model, encode(tokenizer, [["a", "b", "c"]]))
     assert seen == [4, 1]
@@ -843,13 +844,13 @@ def test_words_seen_before_are_not_encoded_again_until_the_weights_change(tokeni
 
 def test_the_word_cache_is_bounded_and_starts_anew_when_full(tokenizer, monkeypatch):
     vector_bytes = 6 * 4
-    monkeypatch.setattr("modeling_elmo.layers_elmo.CACHE_BYTES", 5 * vector_bytes)
+    monkeypatch.setattr("modeling_elmo.engine_elmo.CACHE_BYTES", 5 * vector_bytes)
     model = make_model()
     for words in (["a", "b"], ["c", "d"], ["e", "f", "g", "h", "i"], ["a", "i"]):
         cached = run(model, encode(tokenizer, [words])).last_hidden_state
         plain = run(make_model(), encode(tokenizer, [words])).last_hidden_state
         torch.testing.assert_close(cached, plain, atol=BATCH_TOLERANCE, rtol=0)
-        assert len(model.char_encoder._cache._slots) <= 5
+        assert len(model._engine.words._slots) <= 5
 
 
 def test_vectors_kept_in_inference_mode_serve_where_gradients_are_recorded(tokenizer):
