@@ -210,12 +210,12 @@ def dtype_of_matrix(weight: Tensor) -> torch.dtype:
 class PackedLinear:
     """x -> x @ weight.T + bias, the weight laid out once for fast products with few rows.
 
-    The result has the dtype of the bias. Where torch has no oneDNN a plain transpose is kept instead.
+    It computes in the dtype of `dtype_of_matrix`. Where torch has no oneDNN a plain transpose is kept instead.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.bias = bias.detach()
         self.dtype = dtype_of_matrix(weight)
+        self.bias = bias.detach().to(self.dtype)
         self.is_packed = torch.backends.mkldnn.is_available()
         weight = weight.detach().to(self.dtype)
         if self.is_packed:
@@ -230,16 +230,13 @@ class PackedLinear:
         return self.add_to(self.bias, rows)[:count]
 
     def add_to(self, addend: Tensor, rows: Tensor) -> Tensor:
-        """Return addend + rows @ weight.T, in the dtype of the addend."""
+        """Return addend + rows @ weight.T for an addend of this dtype, a row or one for each row."""
         rows = rows.to(self.dtype)
         if not self.is_packed:
-            return addend + (rows @ self.weight).to(addend.dtype)
-        linear = torch.ops.mkldnn._linear_pointwise
-        if addend.dtype != self.dtype:
-            return addend + linear(rows, self.weight, None, "none", [], "")
+            return torch.addmm(addend, rows, self.weight)
         if addend.ndim == 1:
-            return linear(rows, self.weight, addend, "none", [], "")
-        return linear.binary(rows, addend, self.weight, None, "add")
+            return torch.ops.mkldnn._linear_pointwise(rows, self.weight, addend, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.binary(rows, addend, self.weight, None, "add")
 
 
 class PackedLstm:
@@ -295,10 +292,10 @@ class PackedLstm:
                     block, block_end = start, min(max(end, start + WORDS_AT_ONCE), words)
                     gates = self.inputs(inputs[block:block_end])
                 step_gates = gates[start - block : end - block]
-            i, j, f, o = self.recurrent.add_to(step_gates, hidden).sigmoid_().chunk(4, dim=-1)
+            i, j, f, o = self.recurrent.add_to(step_gates, hidden).float().sigmoid_().chunk(4, dim=-1)
             doubled.mul_(f).addcmul_(i, j, value=4).sub_(i, alpha=2).clamp_(-self.cell_bound, self.cell_bound)
             squashed = torch.sigmoid(doubled).sub_(0.5).mul_(o)  # half of sigmoid(o) * tanh(c)
-            projected = self.projection.add_to(self.projection.bias, squashed)
+            projected = self.projection.add_to(self.projection.bias, squashed).float()
             hidden = torch.clamp(projected, -self.output_bound, self.output_bound, out=outputs[start:end])
             start = end
         final_hidden[: len(doubled)] = hidden
@@ -319,7 +316,7 @@ class PackedLstm:
         doubled = cell * 2
         outputs = hidden.new_empty(len(inputs), hidden.shape[1])
         for start in range(0, len(inputs), WORDS_AT_ONCE):
-            gates = self.inputs(inputs[start : start + WORDS_AT_ONCE])
+            gates = self.inputs(inputs[start : start + WORDS_AT_ONCE]).float()
             arrays = [tensor.numpy() for tensor in (hidden[0], doubled[0], outputs[start : start + len(gates)])]
             _compiled_kernel().read_sentence(gates.numpy(), *self.tiles, *arrays, *bounds)
             hidden = outputs[start + len(gates) - 1 :][:1]

@@ -263,7 +263,7 @@ def test_what_the_engine_keeps_is_neither_pickled_nor_copied(model):
     assert not copy.deepcopy(model._engine)._matrices
 
 
-# --------------------------------------------------------------------------------------------------- no module bypassed
+# ------------------------------------------------------------------------------------------------ no module bypassed
 
 
 def test_forward_hooks_of_every_module_fire_in_every_mode(model):
