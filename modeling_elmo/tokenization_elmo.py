@@ -11,8 +11,6 @@ marker, padded to C. No character has the id 0: that is a padded word.
 import functools
 import itertools
 import os
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,6 +19,8 @@ import numpy as np
 from transformers.tokenization_python import PreTrainedTokenizer
 from transformers.tokenization_utils_base import BatchEncoding, TruncationStrategy
 from transformers.utils import PaddingStrategy, TensorType, to_py_obj
+
+from .splitting_elmo import Span, find_spans, split_text
 
 # Character ids as the model sees them, the shift by one included: bytes are 1 to 256, a padded word is all 0.
 SENTENCE_BEGIN = 257
@@ -48,116 +48,6 @@ FIRST_CHARACTER = 7
 
 # The id of the first unknown word a vocabulary is made with; a later one is an added token.
 _UNKNOWN_ID = 3
-
-Span = tuple[int, int]
-
-_LONGEST_CLITIC = len("n't")
-# Words written as one that are two tokens, and the length of the first.
-_FUSED = {
-    "cannot": 3,
-    "gonna": 3,
-    "gotta": 3,
-    "wanna": 3,
-    "gimme": 3,
-    "lemme": 3,
-    "'tis": 2,
-    "’tis": 2,
-    "'twas": 2,
-    "’twas": 2,
-}
-_ABBREVIATIONS = (
-    "Mr Mrs Ms Messrs Dr Prof Rev Hon Gen Col Maj Capt Lt Sgt Sen Rep Gov Pres St Mt Ft Jr Sr Inc Ltd Co Corp Bros "
-    r"Jan Feb Aug Sept Sep Oct Nov Dec vs etc cf Ph\.D"
-)
-# Variation selectors, the keycap, skin tones, and the tags that make a flag of England.
-_EMOJI_MODIFIERS = r"\uFE00-\uFE0F\u20E3\U0001F3FB-\U0001F3FF\U000E0020-\U000E007F"
-_LONGEST_CACHED_CHUNK = 64
-
-
-def _character_kind(character: str) -> str:
-    """`symbol` for Unicode's punctuation and symbols, `space`, or `letter`: digits, marks, control characters, ..."""
-    if character.isspace():
-        return "space"
-    return "symbol" if unicodedata.category(character)[0] in "PS" else "letter"
-
-
-@functools.cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What counts as one token inside a run without whitespace, and the clitic that may end it.
-
-    Built once, when first needed: they hold Unicode's punctuation.
-    """
-    # Planes 2 and above hold ideographs, tags and private use: letters.
-    ranges = {"letter": "\U00020000-\U0010ffff", "symbol": "", "space": ""}
-    for kind, run in itertools.groupby(map(chr, range(0x20000)), _character_kind):
-        first, *rest = run
-        ranges[kind] += f"{re.escape(first)}-{re.escape(rest[-1] if rest else first)}"
-    letter, symbol = f"[{ranges['letter']}]", f"[{ranges['symbol']}]"
-    abbreviation = "|".join(_ABBREVIATIONS.split())
-    token = re.compile(
-        rf"""
-          \.{{2,}} | --+ | [`']{{2}}                                     # ellipsis, dash, Treebank quotes
-        | (?i:https?://|ftp://|www\.)\S*[^\s.,;:!?)\]}}>'"’”»]           # an address, without what follows it
-        | (?:(?:(?!\d){letter}\.){{2,}} | [A-HJ-Z]\. | (?:{abbreviation})\.)(?!-?{letter})  # U.S., an initial, Mr.
-        | (?<!{letter})['’](?i:s|re|ve|ll|d|m|t|em|til|tis|twas|bout|cause|\d\ds?)(?!{letter})    # 's, 'em, '90s
-        | (?:^[-+]?\.?(?=\d))?{letter}+                                # a word or number,
-          (?:(?:\.?-|['’./&_@+]|(?<=\d)[,:](?=\d)){letter}+)*          # hyphens and the like inside
-        | [\U0001F1E6-\U0001F1FF]{{2}}                                 # a flag
-        | {symbol}(?:[{_EMOJI_MODIFIERS}]|\u200D{symbol})*             # punctuation, an emoji sequence
-        """,
-        re.VERBOSE,
-    )
-    clitic = re.compile(rf"(?<={letter})(?i:n['’]t|['’](?:s|re|ve|ll|d|m))\Z")
-    return token, clitic
-
-
-def _split_token(token: str) -> list[str]:
-    """Cuts clitics off a token: don't -> do n't, she'll -> she 'll, cannot -> can not."""
-    _, clitic = _patterns()
-    clitics: list[str] = []
-    end = len(token)
-    while match := clitic.search(token, max(end - _LONGEST_CLITIC, 0), end):
-        clitics.append(match.group())
-        end = match.start()
-    cut = _FUSED.get(token[:end].lower(), end)
-    return [part for part in (token[:cut], token[cut:end], *reversed(clitics)) if part]
-
-
-def _split_chunk(chunk: str) -> tuple[str, ...]:
-    """The tokens of a run of text without whitespace."""
-    return tuple(part for token in _patterns()[0].findall(chunk) for part in _split_token(token))
-
-
-_split_short_chunk = functools.lru_cache(maxsize=1 << 16)(_split_chunk)
-
-
-def _split(text: str) -> list[str]:
-    """Penn-Treebank-style words of `text`.
-
-    Nothing but whitespace is dropped and nothing is rewritten: quotes stay as they are.
-    """
-    words: list[str] = []
-    for chunk in text.split():
-        words += _split_short_chunk(chunk) if len(chunk) <= _LONGEST_CACHED_CHUNK else _split_chunk(chunk)
-    return words
-
-
-def _find_spans(source: Any, words: list[str]) -> list[Span]:
-    """Where each of the words of a text stands in it; for a sentence given as words, where in the word itself."""
-    if not isinstance(source, str):
-        return [(0, len(word)) for word in words]
-    spans: list[Span] = []
-    end = 0
-    for word in words:
-        start = source.index(word, end)
-        end = start + len(word)
-        spans.append((start, end))
-    return spans
-
-
-def split_words(text: str) -> list[Span]:
-    """Spans of the Penn-Treebank-style words of `text`."""
-    return _find_spans(text, _split(text))
 
 
 class WordEncoding:
@@ -206,7 +96,7 @@ class WordEncoding:
 
     @functools.cached_property
     def offsets(self) -> list[Span]:
-        spans = [_find_spans(source, words) for source, words in zip(self.sources, self.segments, strict=True)]
+        spans = [find_spans(source, words) for source, words in zip(self.sources, self.segments, strict=True)]
         return self._row(spans, (0, 0), (0, 0), (0, 0))
 
     def token_to_sequence(self, token: int) -> int | None:
@@ -455,7 +345,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return super().tokenize(text, split_special_tokens=False, **kwargs)
 
     def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
-        return _split(text)
+        return split_text(text)
 
     def _words_of(self, sequence: Any, is_split_into_words: bool, split_special_tokens: bool) -> list[str]:
         """The words of a text, of a list of words or of a list of word ids."""
@@ -782,4 +672,4 @@ def _read_vocabulary(path: str | os.PathLike) -> list[str]:
 
 ElmoTokenizer.register_for_auto_class()
 
-__all__ = ["ElmoTokenizer", "split_words"]
+__all__ = ["ElmoTokenizer"]

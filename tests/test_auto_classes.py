@@ -102,6 +102,7 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "recurrence",
         "roles",
         "softmax",
+        "splitting",
         "tagging",
         "tokenization",
     )

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.tokenization_elmo import split_words
+from modeling_elmo.splitting_elmo import split_words
 
 SPECIAL_WORDS = ["<pad>", "<S>", "</S>", "<UNK>"]
 
