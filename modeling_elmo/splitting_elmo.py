@@ -7,7 +7,6 @@ import functools
 import itertools
 import re
 import unicodedata
-from typing import Any
 
 Span = tuple[int, int]
 
@@ -102,21 +101,19 @@ def split_text(text: str) -> list[str]:
     return words
 
 
-def find_spans(source: Any, words: list[str]) -> list[Span]:
-    """Where each of the words of a text stands in it; for a sentence given as words, where in the word itself."""
-    if not isinstance(source, str):
-        return [(0, len(word)) for word in words]
+def find_spans(text: str, words: list[str]) -> list[Span]:
+    """Find where each of the words of a text stands in it."""
     spans: list[Span] = []
     end = 0
     for word in words:
-        start = source.index(word, end)
+        start = text.index(word, end)
         end = start + len(word)
         spans.append((start, end))
     return spans
 
 
 def split_words(text: str) -> list[Span]:
-    """Spans of the Penn-Treebank-style words of `text`."""
+    """Return the spans of the words of `text`."""
     return find_spans(text, split_text(text))
 
 
