@@ -34,7 +34,7 @@ _LONGEST_CACHED_CHUNK = 64
 
 
 def _character_kind(character: str) -> str:
-    """`symbol` for Unicode's punctuation and symbols, `space`, or `letter`: digits, marks, control characters, ..."""
+    """Classify a character as `symbol` (Unicode's punctuation and symbols), `space` or `letter` (all others)."""
     if character.isspace():
         return "space"
     return "symbol" if unicodedata.category(character)[0] in "PS" else "letter"
@@ -42,9 +42,9 @@ def _character_kind(character: str) -> str:
 
 @functools.cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What counts as one token inside a run without whitespace, and the clitic that may end it.
+    """Compile the pattern of a token inside a run without whitespace, and that of a clitic at its end.
 
-    Built once, when first needed: they hold Unicode's punctuation.
+    Compiled on first use, because building the character classes of Unicode takes time.
     """
     # Planes 2 and above hold ideographs, tags and private use: letters.
     ranges = {"letter": "\U00020000-\U0010ffff", "symbol": "", "space": ""}
@@ -71,7 +71,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _split_token(token: str) -> list[str]:
-    """Cuts clitics off a token: don't -> do n't, she'll -> she 'll, cannot -> can not."""
+    """Cut clitics off a token: don't -> do n't, she'll -> she 'll, cannot -> can not."""
     _, clitic = _patterns()
     clitics: list[str] = []
     end = len(token)
@@ -83,21 +83,28 @@ def _split_token(token: str) -> list[str]:
 
 
 def _split_chunk(chunk: str) -> tuple[str, ...]:
-    """The tokens of a run of text without whitespace."""
-    return tuple(part for token in _patterns()[0].findall(chunk) for part in _split_token(token))
+    """Return the words of a run of text without whitespace."""
+    token_pattern, _ = _patterns()
+    words: list[str] = []
+    for token in token_pattern.findall(chunk):
+        words += _split_token(token)
+    return tuple(words)
 
 
 _split_short_chunk = functools.lru_cache(maxsize=1 << 16)(_split_chunk)
 
 
 def split_text(text: str) -> list[str]:
-    """Penn-Treebank-style words of `text`.
+    """Split a text into words, Penn-Treebank style.
 
-    Nothing but whitespace is dropped and nothing is rewritten: quotes stay as they are.
+    Only whitespace is dropped and nothing is rewritten: quotes stay as they are.
     """
     words: list[str] = []
     for chunk in text.split():
-        words += _split_short_chunk(chunk) if len(chunk) <= _LONGEST_CACHED_CHUNK else _split_chunk(chunk)
+        if len(chunk) <= _LONGEST_CACHED_CHUNK:
+            words += _split_short_chunk(chunk)
+        else:
+            words += _split_chunk(chunk)
     return words
 
 

@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -51,36 +52,31 @@ class Origin(NamedTuple):
     chars: Span = (0, 0)
 
 
+@dataclass
 class WordEncoding:
     """One row of a `BatchEncoding`, which calls these methods for its `word_ids()`, `char_to_token()` and so on.
 
     Each token is one word. Origins are computed on first use, because most callers never ask for them.
     """
 
-    def __init__(
-        self,
-        sources: list[Any],
-        segments: list[list[str]],
-        kept: list[slice],
-        special: tuple[str, str, str],
-        wraps: bool,
-    ) -> None:
-        self.sources = sources
-        self.segments = segments
-        self.kept = kept
-        self.special = special
-        self.wraps = wraps
-        self.padding = (0, 0)
-        self.n_sequences = len(segments)
-        self.num_words = sum(span.stop - span.start for span in kept)
+    sources: list[Any]  # the text, list of words or list of ids of each sequence
+    segments: list[list[str]]  # the words of each sequence
+    kept: list[slice]  # those left by truncation
+    special: tuple[str, str, str]  # the words that begin, end and pad a row
+    wraps: bool
+    padding: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         """Return the number of tokens without padding."""
-        return self.num_words + 2 * self.wraps * self.n_sequences
+        return self.num_kept + 2 * self.wraps * self.n_sequences
 
     @property
-    def num_truncated(self) -> int:
-        return sum(map(len, self.segments)) - self.num_words
+    def num_kept(self) -> int:
+        return sum(span.stop - span.start for span in self.kept)
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.segments)
 
     def pad(self, row: list, value: Any) -> list:
         left, right = self.padding
@@ -91,6 +87,10 @@ class WordEncoding:
         kept = [column[span] for column, span in zip(columns, self.kept, strict=True)]
         row = _wrap(kept, [begin], [end]) if self.wraps else _wrap(kept, [], [])
         return self.pad(row, padding)
+
+    @property
+    def num_truncated(self) -> int:
+        return sum(map(len, self.segments)) - self.num_kept
 
     def overflow(self, stride: int) -> list[str]:
         """Return the words that were cut, with the `stride` words next to them."""
@@ -170,28 +170,22 @@ class WordEncoding:
 
 
 class ElmoTokenizer(PreTrainedTokenizer):
-    r"""
-    A tokenizer that spells words in characters, for ELMo.
+    """Tokenizer that spells words in characters, for ELMo.
 
     Raw text is split Penn-Treebank style; with `is_split_into_words=True` each given word stays one token. A sentence
     becomes `<S> words </S>`, a pair `<S> a </S> <S> b </S>` with `token_type_ids`.
 
     Args:
-        vocab_file (`str`, *optional*):
-            Word vocabulary, one word per line. The special words come first, whether or not the file has them, then
-            the others in file order. Without a vocabulary every word is `<UNK>` in `input_ids` and exact in
-            `char_ids`.
-        vocab (`Iterable[str]`, *optional*):
-            The same as words instead of a file.
-        max_characters_per_token (`int`, *optional*, defaults to 50):
-            Width of a word's row of characters, markers included; longer words are cut, as in the original.
-        characters (`str`, *optional*):
-            The dictionary of a model that spells words in Unicode characters (ELMoForManyLangs), in the order of
-            their ids; by default words are spelled in UTF-8 bytes.
-        lowercase_fallback (`bool`, *optional*, defaults to `False`):
-            Whether a word outside the vocabulary gets the id of its lower-cased form, for lower-case word vectors.
-        pad_token, bos_token, eos_token, unk_token (`str`, *optional*):
-            The special words, with ids 0, 1, 2 and 3.
+        vocab_file: File of the word vocabulary, one word per line. The special words come first, whether or not the
+            file has them, then the others in file order. Without a vocabulary every word is `<UNK>` in `input_ids`
+            and exact in `char_ids`.
+        vocab: The words themselves instead of a file.
+        max_characters_per_token: Width of a word's row of characters, markers included; longer words are cut.
+        characters: Dictionary of a model that spells words in Unicode characters (ELMoForManyLangs), in the order of
+            their ids. By default words are spelled in UTF-8 bytes.
+        lowercase_fallback: Whether a word outside the vocabulary gets the id of its lower-cased form, for lower-case
+            word vectors.
+        pad_token, bos_token, eos_token, unk_token: The special words, with ids 0, 1, 2 and 3.
     """
 
     vocab_files_names = {"vocab_file": "vocab.txt"}
@@ -394,8 +388,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
             return list(source)
         if all(issubclass(kind, (int, np.integer)) for kind in kinds):
             return self.convert_ids_to_tokens(source)
-        position, word = next((i, word) for i, word in enumerate(source) if not isinstance(word, str))
-        raise TypeError(f"word {position} of a sentence is {word!r}, a {type(word).__name__}; expected a str")
+        wrong = [isinstance(word, str) for word in source].index(False)
+        word = source[wrong]
+        raise TypeError(f"word {wrong} of a sentence is {word!r}, a {type(word).__name__}; expected a str")
 
     # Encoding
 
