@@ -94,6 +94,7 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "classification",
         "configuration",
         "coreference",
+        "encoding",
         "heads",
         "kernel",
         "layers",

@@ -364,6 +364,29 @@ def test_using_a_tokenizer_does_not_change_its_fingerprint(with_words):
     assert Hasher.hash(ElmoTokenizer(vocab=["other"])) != before
 
 
+# Mappings between tokens, words and characters
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_an_encoding_maps_tokens_words_and_characters_to_each_other(with_words, side):
+    batch = with_words([("Oslo  isn't", "far"), ("a", "b")], padding=True, padding_side=side)
+    row = batch.encodings[0]
+    assert row.tokens == ["<S>", "Oslo", "is", "n't", "</S>", "<S>", "far", "</S>"]
+    assert batch.word_ids(0) == [None, 0, 1, 2, None, None, 0, None]
+    assert batch.sequence_ids(0) == [None, 0, 0, 0, None, None, 1, None]
+    assert row.offsets == [(0, 0), (0, 4), (6, 8), (8, 11), (0, 0), (0, 0), (0, 3), (0, 0)]
+    assert (batch.token_to_word(0, 3), batch.token_to_sequence(0, 6)) == (2, 1)
+    assert (batch.token_to_chars(0, 3), batch.token_to_chars(0, 4)) == ((8, 11), None)
+    assert (batch.word_to_tokens(0, 2), batch.word_to_tokens(0, 5)) == ((3, 4), None)
+    assert batch.word_to_chars(0, 0, sequence_index=1) == (0, 3)
+    assert (batch.char_to_token(0, 9), batch.char_to_token(0, 5)) == (3, None)
+    assert (batch.char_to_token(0, 1, sequence_index=1), batch.char_to_word(0, 7)) == (6, 1)
+    words = ["<S>", "a", "</S>", "<S>", "b", "</S>"]
+    padding = ["<pad>"] * 2
+    assert batch.tokens(1) == (words + padding if side == "right" else padding + words)
+    assert batch.char_to_token(1, 0) == (1 if side == "right" else 3)
+
+
 # Truncation
 
 
