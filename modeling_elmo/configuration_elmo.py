@@ -6,6 +6,7 @@ two LSTM layers a direction with 4096 cells projected to 512.
 
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import field, fields
 from typing import Any, Literal
 
@@ -43,122 +44,84 @@ _TRANSFORMERS_KEYS = {
     "transformers_weights",
 }
 
-_POSITIVE_FIELDS = (
-    "vocab_size",
-    "char_vocab_size",
-    "char_embedding_dim",
-    "projection_dim",
-    "cell_dim",
-    "num_hidden_layers",
-    "max_answer_words",
-    "max_context_words",
-    "max_span_width",
-    "max_antecedents",
+# Fields, which values they may have, and how an error says so. None is left to the types below.
+_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("vocab_size char_vocab_size char_embedding_dim", lambda value: value >= 1, "at least 1"),
+    ("projection_dim cell_dim num_hidden_layers", lambda value: value >= 1, "at least 1"),
+    ("max_answer_words max_context_words", lambda value: value >= 1, "at least 1"),
+    ("max_span_width max_antecedents", lambda value: value >= 1, "at least 1"),
+    ("head_dim head_layers", lambda value: value >= 1, "at least 1, or None for the default of the head"),
+    ("num_highway_layers num_negatives mix_l2", lambda value: value >= 0, "at least 0"),
+    ("word_embedding_dim word_vector_dim head_char_filters", lambda value: value >= 0, "at least 0"),
+    ("max_characters_per_token", lambda value: value >= 3, "at least 3: two markers and a character"),
+    ("cell_clip projection_clip", lambda value: value > 0, "positive, or None for no bound"),
+    ("spans_per_word", lambda value: value > 0, "positive"),
+    ("dropout elmo_dropout head_dropout", lambda value: 0 <= value < 1, "in [0, 1)"),
 )
 
 
 @strict
 class ElmoConfig(PreTrainedConfig):
-    r"""
-    Configuration of an ELMo model. Unknown keys, wrong types and impossible combinations are refused.
+    """Configuration of an ELMo model. Unknown keys, wrong types and impossible combinations are refused.
+
+    Types and defaults are those of the fields below.
 
     Args:
-        vocab_size (`int`, *optional*, defaults to 793472):
-            Number of words in the tokenizer's word vocabulary, special tokens included (the original's 793,471 words
-            and `<pad>`). Embedding needs no vocabulary: the biLM reads characters.
-        spelling (`"bytes"` or `"dictionary"`, *optional*, defaults to `"bytes"`):
-            What a word's characters are: its UTF-8 bytes, or Unicode characters that the tokenizer has a dictionary
-            of, as in ELMoForManyLangs.
-        char_vocab_size (`int`, *optional*, defaults to 262):
-            Rows of the character embedding: 256 bytes, five markers, and row 0 for a padded word; of a dictionary,
-            its characters, six markers and row 0.
-        max_characters_per_token (`int`, *optional*, defaults to 50):
-            Width of a word's row of characters, its begin and end markers included.
-        char_embedding_dim (`int`, *optional*, defaults to 16):
-            Size of a character's embedding.
-        char_filters (`list[list[int]]`, *optional*, defaults to the original's seven):
-            The convolutions over a word's characters, as `[[width, count], ...]`; `[]` for a model that reads no
-            characters, only word embeddings.
-        char_activation (`"relu"` or `"tanh"`, *optional*, defaults to `"relu"`):
-            Activation after the maximum over positions.
-        num_highway_layers (`int`, *optional*, defaults to 2):
-            Highway layers between the convolutions and the projection.
-        projection_dim (`int`, *optional*, defaults to 512):
-            Size of a word's context-free vector and of each direction's output. `hidden_size` is twice this. The
-            projection after the highway layers is left out where the filters already add up to it, except with
-            `spelling="dictionary"`, whose models always have one.
-        word_embedding_dim (`int`, *optional*, defaults to 0):
-            With `spelling="dictionary"`: size of an embedding of each word of the vocabulary, which the biLM reads
-            beside the word's characters; 0 for none.
-        cell_dim (`int`, *optional*, defaults to 4096):
-            Size of an LSTM's memory cell.
-        num_hidden_layers (`int`, *optional*, defaults to 2):
-            LSTM layers of each direction.
-        cell_clip, projection_clip (`float` or `None`, *optional*, defaults to 3.0):
-            Bounds on the memory cell and on the projected output; `None` for no bound.
-        use_skip_connections (`bool`, *optional*, defaults to `True`):
-            Whether every LSTM layer but the first adds its input to its output.
-        dropout (`float`, *optional*, defaults to 0.1):
-            Dropout on the input of every LSTM layer, in training mode.
-        num_negatives (`int`, *optional*, defaults to 8192):
-            Words that a step of pretraining samples for its softmax; 0 for the full softmax.
-        mix (`"scalar"`, `"average"` or `"last"`, *optional*, defaults to `"scalar"`):
-            How the layers become `last_hidden_state`: by learned weights, their average, or the top layer alone.
-        mix_layer_norm (`bool`, *optional*, defaults to `False`):
-            Whether the learned mix normalises each layer first. As in the original, the statistics are taken over
-            all real words of the batch, so vectors then depend on their batch.
-        mix_l2 (`float`, *optional*, defaults to 0.0):
-            The λ of the paper: strength of the pull of the mixing weights towards the average. Task models add it to
-            their loss.
-        keep_sentence_markers (`bool`, *optional*, defaults to `True`):
-            Whether the outputs include the positions of `<S>` and `</S>`, and so line up with `input_ids`.
-        use_cache (`bool`, *optional*, defaults to `False`):
-            Whether the model returns the final LSTM states, to be passed on to the next call.
-        elmo_placement (`"input"`, `"output"`, `"both"` or `"none"`, *optional*, defaults to `"both"`):
-            Of task models: where ELMo vectors are put beside what the task reads, each place with a mix of its own.
-            `"none"` is a model without a biLM.
-        elmo_dropout (`float`, *optional*, defaults to 0.5):
-            Of task models: dropout on the ELMo vectors.
-        freeze_bilm (`bool`, *optional*, defaults to `True`):
-            Of task models: whether the biLM stays as it is while the task is learned.
-        word_vector_dim (`int`, *optional*, defaults to 0):
-            Of task models: size of the word vectors (GloVe) beside ELMo, one for each word of the vocabulary; 0 for
-            none.
-        train_word_vectors (`bool`, *optional*, defaults to `False`):
-            Of task models: whether the word vectors are learned further.
-        sequence_encoder (`"bcn"` or `"esim"`, *optional*, defaults to `"bcn"`):
-            Of sequence classification: the biattentive classification network for one text, or ESIM for pairs.
-        head_dim (`int`, *optional*):
-            Of task models: units of an LSTM in each direction; by default the papers' (300, tagging and coreference
-            200, question answering 90, of GRUs).
-        head_layers (`int`, *optional*):
-            Of tagging, coreference and semantic roles: LSTM layers; by default the papers' 2, 1 and 8.
-        head_dropout (`float`, *optional*, defaults to 0.5):
-            Of task models: dropout on everything but ELMo vectors.
-        head_char_filters (`int`, *optional*, defaults to 128):
-            Of tagging, question answering and coreference: filters of the character CNN that is learned with the
-            task; 0 for none.
-        use_crf (`bool`, *optional*, defaults to `True`):
-            Of tagging: whether labels depend on each other, or each word has a softmax of its own.
-        tag_scheme (`"BIO"`, `"BIOES"` or `"IOB1"`, *optional*):
-            Of tagging: the scheme of the labels, which decoding keeps to; by default there is none.
-        max_answer_words (`int`, *optional*, defaults to 17):
-            Of question answering: words of the longest answer that is given.
-        max_context_words (`int`, *optional*, defaults to 400):
-            Of question answering: words of a context that are read at once; a longer one is read in windows.
-        context_overlap (`int`, *optional*, defaults to 100):
-            Of question answering: words that a window shares with the one before it.
-        max_span_width (`int`, *optional*, defaults to 10):
-            Of coreference: the most words of a mention.
-        spans_per_word (`float`, *optional*, defaults to 0.4):
-            Of coreference: how many spans, those likeliest to be mentions, are compared for each word of a document.
-        max_antecedents (`int`, *optional*, defaults to 50):
-            Of coreference: how many spans before it, those likeliest by a quick score, a span is compared with.
-        predict_singletons (`bool`, *optional*, defaults to `False`):
-            Of coreference: whether a thing that is mentioned once is a cluster too, as in LitBank, or whether, as in
-            the paper and in OntoNotes, only things that are mentioned again are found.
-        pad_token_id, bos_token_id, eos_token_id, unk_token_id (`int`, *optional*, defaults to 0, 1, 2, 3):
-            Ids of the special words in the word vocabulary.
+        vocab_size: Number of words in the tokenizer's vocabulary, special words included (the original's 793,471 and
+            `<pad>`). Computing vectors needs no vocabulary: the biLM reads characters.
+        spelling: What the characters of a word are: `"bytes"` of its UTF-8, or `"dictionary"` for the Unicode
+            characters in the tokenizer's dictionary, as in ELMoForManyLangs.
+        char_vocab_size: Rows of the character embedding: 256 bytes, five markers, and row 0 for a padded word; with a
+            dictionary, its characters, six markers and row 0.
+        max_characters_per_token: Width of a word's row of characters, its begin and end markers included.
+        char_embedding_dim: Size of a character's embedding.
+        char_filters: Convolutions over the characters of a word, as `[[width, count], ...]`; `[]` for a model that
+            reads only word embeddings.
+        char_activation: Activation after the maximum over positions, `"relu"` or `"tanh"`.
+        num_highway_layers: Highway layers between the convolutions and the projection.
+        projection_dim: Size of a word's context-free vector and of the output of each direction; `hidden_size` is
+            twice this. There is no projection where the filters already add up to this size, except with
+            `spelling="dictionary"`.
+        word_embedding_dim: With `spelling="dictionary"`, size of the word embedding that the biLM reads beside the
+            characters; 0 for none.
+        cell_dim: Size of the memory cell of an LSTM.
+        num_hidden_layers: LSTM layers of each direction.
+        cell_clip, projection_clip: Bounds on the memory cell and on the projected output; `None` for no bound.
+        use_skip_connections: Whether every LSTM layer but the first adds its input to its output.
+        dropout: Dropout on the input of every LSTM layer, in training mode.
+        num_negatives: Words that a pretraining step samples for its softmax; 0 for the full softmax.
+        mix: How layers become `last_hidden_state`: `"scalar"` for learned weights, `"average"`, or `"last"`.
+        mix_layer_norm: Whether the learned mix normalises each layer first. As in the original, the statistics are
+            over all real words of the batch, so vectors then depend on their batch.
+        mix_l2: Strength λ of the pull of the mixing weights towards the average, added to the loss of task models.
+        keep_sentence_markers: Whether outputs include the positions of `<S>` and `</S>`, in line with `input_ids`.
+        use_cache: Whether the model returns the final LSTM states, for the next call.
+        pad_token_id, bos_token_id, eos_token_id, unk_token_id: Ids of the special words in the vocabulary.
+
+    Args of task models:
+        elmo_placement: Where ELMo vectors are added, each place with its own mix: at the `"input"`, at the
+            `"output"`, at `"both"`, or `"none"` for a model without a biLM.
+        elmo_dropout, head_dropout: Dropout on the ELMo vectors, and on everything else.
+        freeze_bilm: Whether the biLM stays fixed while the task is learned.
+        word_vector_dim: Size of the word vectors (GloVe) beside ELMo, one for each word of the vocabulary; 0 for none.
+        train_word_vectors: Whether the word vectors are trained too.
+        sequence_encoder: For sequence classification, `"bcn"` (biattentive classification network) for one text, or
+            `"esim"` for pairs.
+        head_dim: Units of an LSTM in each direction; by default the papers' (300; tagging and coreference 200;
+            question answering 90, of GRUs).
+        head_layers: LSTM layers of tagging, coreference and semantic roles; by default the papers' 2, 1 and 8.
+        head_char_filters: Filters of the character CNN that tagging, question answering and coreference learn with
+            the task; 0 for none.
+        use_crf: For tagging, whether labels depend on each other, or each word has its own softmax.
+        tag_scheme: For tagging, the scheme that decoded labels follow: `"BIO"`, `"BIOES"`, `"IOB1"` or `None`.
+        max_answer_words: For question answering, the longest answer.
+        max_context_words: For question answering, the longest context that is read at once; longer ones in windows.
+        context_overlap: For question answering, the words that a window shares with the one before it.
+        max_span_width: For coreference, the longest mention in words.
+        spans_per_word: For coreference, how many of the likeliest spans are compared, per word of the document.
+        max_antecedents: For coreference, how many of the likeliest earlier spans a span is compared with.
+        predict_singletons: For coreference, whether something mentioned once is a cluster too (as in LitBank, not in
+            the paper or OntoNotes).
     """
 
     model_type = "elmo"
@@ -220,77 +183,63 @@ class ElmoConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Part of `@strict` validation: sizes that cannot be built are refused, naming the key."""
-        for name in _POSITIVE_FIELDS:
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        counts = ("num_highway_layers", "num_negatives", "word_embedding_dim", "word_vector_dim", "head_char_filters")
-        for name in counts:
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}")
-        if self.max_characters_per_token < 3:
-            raise ValueError(
-                "`max_characters_per_token` must be at least 3 (a character between its word-begin and word-end "
-                f"markers), got {self.max_characters_per_token}"
-            )
-        if self.word_embedding_dim and self.spelling != "dictionary":
-            raise ValueError(f"`word_embedding_dim` needs spelling='dictionary', got spelling={self.spelling!r}")
-        if not self.char_filters and not self.word_embedding_dim:
-            raise ValueError("`char_filters` must hold at least one [width, count] pair")
-        if not self.char_filters and self.num_highway_layers:
-            raise ValueError(
-                "`num_highway_layers` must be 0 where there are no `char_filters` to be highway layers of"
-            )
+        """Refuse sizes that cannot be built, naming the field. Called by `@strict` after it has checked the types."""
+        for names, is_allowed, allowed in _CHECKS:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not is_allowed(value):
+                    raise ValueError(f"`{name}` must be {allowed}, got {value}")
+        width = self.max_characters_per_token
         for pair in self.char_filters:
-            if len(pair) != 2 or min(pair) < 1 or pair[0] > self.max_characters_per_token:
+            if len(pair) != 2 or min(pair) < 1 or pair[0] > width:
                 raise ValueError(
                     "`char_filters` must be [width, count] pairs of positive numbers, no width above "
-                    f"max_characters_per_token={self.max_characters_per_token}, got {pair}"
+                    f"max_characters_per_token={width}, got {pair}"
                 )
-        for name in ("cell_clip", "projection_clip"):
-            clip = getattr(self, name)
-            if clip is not None and not clip > 0:
-                raise ValueError(f"`{name}` must be positive, or None for no bound, got {clip}")
-        for name in ("head_dim", "head_layers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` must be at least 1, or None for the head's own, got {value}")
-        for name in ("dropout", "elmo_dropout", "head_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}")
-        if not 0 <= self.context_overlap < self.max_context_words:
-            raise ValueError(
-                f"`context_overlap` must be at least 0 and below max_context_words={self.max_context_words}, got "
-                f"{self.context_overlap}"
-            )
-        if not self.spans_per_word > 0:
-            raise ValueError(f"`spans_per_word` must be above 0, got {self.spans_per_word}")
-        if self.mix_l2 < 0:
-            raise ValueError(f"`mix_l2` must not be negative, got {self.mix_l2}")
-        if self.mix != "scalar" and (self.mix_layer_norm or self.mix_l2):
-            raise ValueError(f"`mix_layer_norm` and `mix_l2` belong to mix='scalar', got mix={self.mix!r}")
+        has_filters = len(self.char_filters) > 0
+        has_words = self.word_embedding_dim > 0
+        overlap, longest = self.context_overlap, self.max_context_words
+        uses_scalar = self.mix_layer_norm or self.mix_l2 > 0
+        requirements = (
+            (
+                self.spelling == "dictionary" or not has_words,
+                f"`word_embedding_dim` needs spelling='dictionary', got spelling={self.spelling!r}",
+            ),
+            (has_filters or has_words, "`char_filters` must hold at least one [width, count] pair, got []"),
+            (has_filters or not self.num_highway_layers, "`num_highway_layers` must be 0 without `char_filters`"),
+            (
+                0 <= overlap < longest,
+                f"`context_overlap` must be at least 0 and below max_context_words={longest}, got {overlap}",
+            ),
+            (
+                self.mix == "scalar" or not uses_scalar,
+                f"`mix_layer_norm` and `mix_l2` belong to mix='scalar', got mix={self.mix!r}",
+            ),
+        )
+        for is_met, message in requirements:
+            if not is_met:
+                raise ValueError(message)
 
     @property
     def hidden_size(self) -> int:
-        """Size of a word's vector: both directions beside each other."""
+        """Return the size of a word's vector: both directions concatenated."""
         return 2 * self.projection_dim
 
     @property
     def num_char_features(self) -> int:
-        """Filters of all widths together: the size of what a word's characters become."""
+        """Return the number of filters of all widths, the size of a word's features."""
         return sum(count for _, count in self.char_filters)
 
     @property
     def has_projection(self) -> bool:
-        """Whether a word's features are projected, rather than of the right size already."""
+        """Return whether a word's features are projected, rather than of the right size already."""
         return self.spelling == "dictionary" or self.num_char_features != self.projection_dim
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Saves the config with the whole `auto_map` and, where the folder has none yet, a tokenizer.
+        """Save the config with the whole `auto_map` and, where the folder has none yet, a tokenizer.
 
-        Every saved folder can thus be loaded through every auto class: the spelling of words in bytes is part of the
-        architecture and needs no vocabulary. A dictionary, or the words that a task model has vectors of, only its own
-        tokenizer has, which must be saved too.
+        So every saved folder loads through every auto class. A tokenizer with a dictionary, or with the words that a
+        task model has vectors for, cannot be made from the config: save it too.
         """
         self.auto_map = dict(AUTO_MAP)
         has_word_vectors = self.word_vector_dim > 0 and self.architectures != ["ElmoModel"]

@@ -16,7 +16,8 @@ from transformers import AutoModelForPreTraining
 from .embedding import text_rows
 from .files import ElmoError, load_folder
 from .modeling_elmo import ElmoForPreTraining
-from .tokenization_elmo import ElmoTokenizer, split_words
+from .splitting_elmo import split_words
+from .tokenization_elmo import ElmoTokenizer
 
 HOW_TO_MARK = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
 

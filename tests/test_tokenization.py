@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.tokenization_elmo import split_words
+from modeling_elmo.splitting_elmo import split_words
 
 SPECIAL_WORDS = ["<pad>", "<S>", "</S>", "<UNK>"]
 
@@ -362,6 +362,29 @@ def test_using_a_tokenizer_does_not_change_its_fingerprint(with_words):
     assert Hasher.hash(with_words) == before
     assert Hasher.hash(pickle.loads(pickle.dumps(with_words))) == before
     assert Hasher.hash(ElmoTokenizer(vocab=["other"])) != before
+
+
+# Mappings between tokens, words and characters
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_an_encoding_maps_tokens_words_and_characters_to_each_other(with_words, side):
+    batch = with_words([("Oslo  isn't", "far"), ("a", "b")], padding=True, padding_side=side)
+    row = batch.encodings[0]
+    assert row.tokens == ["<S>", "Oslo", "is", "n't", "</S>", "<S>", "far", "</S>"]
+    assert batch.word_ids(0) == [None, 0, 1, 2, None, None, 0, None]
+    assert batch.sequence_ids(0) == [None, 0, 0, 0, None, None, 1, None]
+    assert row.offsets == [(0, 0), (0, 4), (6, 8), (8, 11), (0, 0), (0, 0), (0, 3), (0, 0)]
+    assert (batch.token_to_word(0, 3), batch.token_to_sequence(0, 6)) == (2, 1)
+    assert (batch.token_to_chars(0, 3), batch.token_to_chars(0, 4)) == ((8, 11), None)
+    assert (batch.word_to_tokens(0, 2), batch.word_to_tokens(0, 5)) == ((3, 4), None)
+    assert batch.word_to_chars(0, 0, sequence_index=1) == (0, 3)
+    assert (batch.char_to_token(0, 9), batch.char_to_token(0, 5)) == (3, None)
+    assert (batch.char_to_token(0, 1, sequence_index=1), batch.char_to_word(0, 7)) == (6, 1)
+    words = ["<S>", "a", "</S>", "<S>", "b", "</S>"]
+    padding = ["<pad>"] * 2
+    assert batch.tokens(1) == (words + padding if side == "right" else padding + words)
+    assert batch.char_to_token(1, 0) == (1 if side == "right" else 3)
 
 
 # Truncation
@@ -836,13 +859,13 @@ def test_the_saved_config_is_json_that_names_the_class_and_its_code(tmp_path, to
     ("arguments", "options", "error", "message"),
     [
         ((None,), {}, ValueError, "specify either `text`"),
-        ((5,), {}, TypeError, "`text` must be a str.*got a int"),
+        ((5,), {}, TypeError, "must be a str or a list of words, got a int"),
         ((b"bytes",), {}, TypeError, "got a bytes"),
         (({"text": "a"},), {}, TypeError, "got a dict"),
-        (([b"bytes"],), {}, TypeError, "an element of the batch is a bytes"),
-        ((["a", None],), {}, TypeError, "an element of the batch is a NoneType"),
-        (([None, "a"],), {}, TypeError, "an element of the batch is a NoneType"),
-        ((["a", float("nan")],), {}, TypeError, "an element of the batch is a float"),
+        (([b"bytes"],), {}, TypeError, "must be a str or a list of words, got a bytes"),
+        ((["a", None],), {}, TypeError, "must be a str or a list of words, got a NoneType"),
+        (([None, "a"],), {}, TypeError, "must be a str or a list of words, got a NoneType"),
+        ((["a", float("nan")],), {}, TypeError, "must be a str or a list of words, got a float"),
         (([["a", "b", "c"]],), {}, ValueError, "holds 3 sequences.*is_split_into_words=True"),
         (("New York",), {"is_split_into_words": True}, ValueError, "lists of words, got the str 'New York'"),
         (([["a"], "b c"],), {"is_split_into_words": True}, ValueError, "lists of words, got the str 'b c'"),

@@ -24,7 +24,7 @@ from modeling_elmo import ElmoConfig, ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from modeling_elmo.reading_elmo import windows_of
-from modeling_elmo.tokenization_elmo import Span, split_words
+from modeling_elmo.splitting_elmo import Span, split_words
 from training.examples import Examples
 from training.settings import TaskSettings
 from training.task_data import load_split
