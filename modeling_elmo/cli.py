@@ -248,7 +248,7 @@ def embed(
       elmo embed reviews.csv --column review --raw --pooling mean --model my-elmo --output reviews.parquet
       torchrun --nproc_per_node 2 -m modeling_elmo.cli embed sentences.txt --model my-elmo --output vectors.parquet
     """
-    from .embedding import embed_corpus, how_to_read
+    from .embed_corpus import embed_corpus, how_to_read
 
     _quiet_transformers()
     try:

@@ -34,16 +34,9 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModel
 
-from .embedding import (
-    ElmoEmbedder,
-    Report,
-    StrPath,
-    embed_corpus,
-    identity_of_model,
-    open_corpus,
-    require,
-)
-from .files import ElmoError, first_line, load_folder
+from .embed_corpus import Report, embed_corpus, identity_of_model, open_corpus, require
+from .embedding import ElmoEmbedder
+from .files import ElmoError, StrPath, first_line, load_folder
 from .scoring import marked_word
 
 # Cosines of float16 vectors differ from those of float32 in the fourth decimal.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from transformers import AutoModelForPreTraining
 
-from .embedding import text_rows
+from .embed_corpus import text_rows
 from .files import ElmoError, load_folder
 from .modeling_elmo import ElmoForPreTraining
 from .tokenization_elmo import ElmoTokenizer, split_words

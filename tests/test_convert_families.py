@@ -36,7 +36,7 @@ from modeling_elmo.cli import app
 from modeling_elmo.convert_allennlp import convert_allennlp
 from modeling_elmo.convert_elmo import convert_checkpoint, export_checkpoint
 from modeling_elmo.convert_manylangs import PUBLISHED_SETTINGS, convert_manylangs
-from modeling_elmo.embedding import embed_corpus
+from modeling_elmo.embed_corpus import embed_corpus
 from modeling_elmo.files import ElmoError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

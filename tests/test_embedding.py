@@ -25,16 +25,11 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from modeling_elmo import ElmoConfig, ElmoModel, ElmoTokenizer, embedding
+from modeling_elmo import ElmoConfig, ElmoModel, ElmoTokenizer
+from modeling_elmo import embed_corpus as embed_corpus_module
 from modeling_elmo.cli import app
-from modeling_elmo.embedding import (
-    DEFAULT_BATCH_WORDS,
-    MARKERS,
-    WINDOW_BATCHES,
-    ElmoEmbedder,
-    embed_corpus,
-    parts_folder,
-)
+from modeling_elmo.embed_corpus import embed_corpus, parts_folder
+from modeling_elmo.embedding import DEFAULT_BATCH_WORDS, MARKERS, WINDOW_BATCHES, ElmoEmbedder
 
 # Between batches of different composition, in float32.
 TOLERANCE = 1e-6
@@ -253,8 +248,8 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "SHARD_WORDS", 60)
-    monkeypatch.setattr(embedding, "ROW_GROUP_BYTES", 2000)
+    monkeypatch.setattr(embed_corpus_module, "SHARD_WORDS", 60)
+    monkeypatch.setattr(embed_corpus_module, "ROW_GROUP_BYTES", 2000)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -388,14 +383,14 @@ def shard_files(output: Path) -> list[Path]:
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, shards: int, error: type[BaseException]) -> None:
-    write = embedding._write_shard
+    write = embed_corpus_module._write_shard
 
     def interrupted(path: Path, *more: Any) -> int:
         if len(list(path.parent.glob("*.zip"))) == shards:
             raise error
         return write(path, *more)
 
-    monkeypatch.setattr(embedding, "_write_shard", interrupted)
+    monkeypatch.setattr(embed_corpus_module, "_write_shard", interrupted)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -426,14 +421,14 @@ def test_a_run_stopped_by_ctrl_c_goes_on_and_equals_an_uninterrupted_one(
 # The command with small shards, and slow ones, so that there is a middle to stop it in.
 SLOW_RUN = """
 import time
-from modeling_elmo import embedding
+from modeling_elmo import embed_corpus
 from modeling_elmo.cli import app
 
-def slowly(*arguments, write=embedding._write_shard):
+def slowly(*arguments, write=embed_corpus._write_shard):
     time.sleep(0.1)
     return write(*arguments)
 
-embedding.SHARD_WORDS, embedding._write_shard = 60, slowly
+embed_corpus.SHARD_WORDS, embed_corpus._write_shard = 60, slowly
 app()
 """
 

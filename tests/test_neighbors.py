@@ -15,7 +15,8 @@ import torch
 from test_embedding import INTERRUPTED, assert_refused
 from typer.testing import CliRunner
 
-from modeling_elmo import ElmoConfig, ElmoEmbedder, ElmoModel, embedding
+from modeling_elmo import ElmoConfig, ElmoEmbedder, ElmoModel
+from modeling_elmo import embed_corpus as embed_corpus_module
 from modeling_elmo import neighbors as neighbors_module
 from modeling_elmo.cli import app
 from modeling_elmo.neighbors import SHOWN_WORDS, Neighbor, Uses, mark, neighbor_lines
@@ -54,8 +55,8 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards and several record batches in a small corpus."""
-    monkeypatch.setattr(embedding, "SHARD_WORDS", 60)
-    monkeypatch.setattr(embedding, "ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr(embed_corpus_module, "SHARD_WORDS", 60)
+    monkeypatch.setattr(embed_corpus_module, "ROW_GROUP_BYTES", 1000)
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_an_index_that_was_interrupted_goes_on(
     folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = embedding._write_shard
+    write = embed_corpus_module._write_shard
 
     def interrupted(path: Path, *more: Any) -> int:
         if len(written) == 3:
@@ -179,7 +180,7 @@ def test_an_index_that_was_interrupted_goes_on(
         return write(path, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedding, "_write_shard", interrupted)
+        patch.setattr(embed_corpus_module, "_write_shard", interrupted)
         result = neighbors(corpus, folder)
     assert result.exit_code == INTERRUPTED
     assert "run the same command again" in result.stderr
@@ -196,13 +197,13 @@ def test_an_index_that_was_interrupted_goes_on(
 def test_an_index_that_another_process_made_meanwhile_is_taken(
     folder: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge = embedding._merge
+    merge = embed_corpus_module._merge
 
     def too_late(parts: Path, *more: Any) -> None:
         merge(parts, *more)  # as the other process does: the index is there, and the shards are gone
         merge(parts, *more)
 
-    monkeypatch.setattr(embedding, "_merge", too_late)
+    monkeypatch.setattr(embed_corpus_module, "_merge", too_late)
     uses = Uses(corpus, folder)
     assert len(uses.nearest(QUERY, 100)) == len(expected(folder, "top", any_word=False))
 
