@@ -34,9 +34,9 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModel
 
-from .embed_corpus import Report, embed_corpus, identity_of_model, open_corpus, require
+from .embed_corpus import Report, embed_corpus
 from .embedding import ElmoEmbedder
-from .files import ElmoError, StrPath, first_line, load_folder
+from .files import ElmoError, StrPath, file_digest, first_line, load_folder, model_digests, require
 from .scoring import marked_word
 
 # Cosines of float16 vectors differ from those of float32 in the fourth decimal.
@@ -119,10 +119,10 @@ class Uses:
             raise ElmoError(f"`layer` must be top, average, mix or a number from 0 to {top}, got {str(layer)!r}")
         self.embedder = ElmoEmbedder(loaded, tokenizer, layers=layer)
         made_of = {
-            "corpus": open_corpus(str(corpus)).identity,
+            "corpus": file_digest(corpus),
             "column": column,
             "tokenized": tokenized,
-            "model": identity_of_model(Path(model)),
+            "model": model_digests(model),
             "layer": self.embedder.layers,
             "dtype": DTYPE,
         }
@@ -176,7 +176,7 @@ class Uses:
 
     def _batches(self, numbers: Iterable[int] | None = None) -> Iterator[tuple[int, Any]]:
         """Record batches of the index, all or some, with their numbers; none is read before it is looked at."""
-        pa, ipc = require("pyarrow"), require("pyarrow.ipc")
+        pa, ipc = require("pyarrow", "embed"), require("pyarrow.ipc", "embed")
         try:
             with pa.memory_map(str(self.index)) as source:
                 reader = ipc.open_file(source)
@@ -303,8 +303,8 @@ def _nearest_of_batch(batch: Any, query: Tensor, places: np.ndarray, count: int)
 
 def _places_of(word: str, batch: Any) -> np.ndarray:
     """Where a word is in a record batch, in upper or lower case."""
-    compute = require("pyarrow.compute")
-    wanted = compute.utf8_lower(require("pyarrow").scalar(word))
+    compute = require("pyarrow.compute", "embed")
+    wanted = compute.utf8_lower(require("pyarrow", "embed").scalar(word))
     return np.flatnonzero(
         compute.equal(compute.utf8_lower(batch.column("words").flatten()), wanted).to_numpy(zero_copy_only=False)
     )

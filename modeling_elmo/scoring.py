@@ -5,15 +5,12 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
-from pathlib import Path
 from typing import NamedTuple
 
 from transformers import AutoModelForPreTraining
 
-from .embed_corpus import text_rows
+from .corpus import open_corpus
 from .files import ElmoError, load_folder
 from .modeling_elmo import ElmoForPreTraining
 from .tokenization_elmo import ElmoTokenizer, split_words
@@ -47,12 +44,10 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
 
 
 def _read_lines(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
-    """The words of every line that has some."""
-    with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file:
-        for line in text_rows(file, source):
-            words = line.split() if tokenized else tokenizer.tokenize(line)
-            if words:
-                yield words
+    """Yield the words of every sentence that has some."""
+    corpus = open_corpus(source, streaming=True, tokenized=tokenized)
+    for row in corpus:
+        yield from corpus.sentences(row, tokenizer)
 
 
 def score_lines(

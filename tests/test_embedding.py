@@ -304,8 +304,7 @@ def inputs(tmp_path: Path) -> dict[str, tuple[object, list[str]]]:
     table = pa.table({"id": list(range(12)), "line": texts, "tokens": sentences})
     (tmp_path / "plain").write_text("\n".join(texts), encoding="utf-8")
     (tmp_path / "windows.txt").write_bytes("\ufeff".encode() + "\r\n".join(texts).encode() + b"\r\n")
-    (tmp_path / "strings.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
-    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(words) + "\n" for words in sentences))
+    (tmp_path / "lists.jsonl").write_text("".join(json.dumps({"tokens": words}) + "\n" for words in sentences))
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text, "id": 1}) + "\n" for text in texts))
     (tmp_path / "line.csv").write_text("id,line\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(texts)))
     pyarrow.parquet.write_table(table, tmp_path / "table.parquet")
@@ -317,7 +316,6 @@ def inputs(tmp_path: Path) -> dict[str, tuple[object, list[str]]]:
     return {
         "plain": (tmp_path / "plain", []),
         "windows": (tmp_path / "windows.txt", []),
-        "strings": (tmp_path / "strings.jsonl", []),
         "lists": (tmp_path / "lists.jsonl", ["--raw"]),
         "objects": (tmp_path / "text.jsonl", []),
         "csv": (tmp_path / "line.csv", ["--column", "line"]),
@@ -537,12 +535,12 @@ def assert_refused(result: Any, *named: object) -> None:
 
 BAD_FILES = {
     "latin.txt": ("één\nGrüße\n".encode() + "Grüße\n".encode("latin-1"), [], ["latin.txt: line 3 is not UTF-8"]),
-    "bad.jsonl": (b'"fine"\n{"text"\n', [], ["line 2 is not JSON"]),
-    "number.jsonl": (b'{"text": 5}\n', [], ["line 1", "'5'"]),
+    "bad.jsonl": (b'{"text": "fine"}\n{"text"\n', [], ["bad.jsonl", "JSON parse error", "row 1"]),
+    "number.jsonl": (b'{"text": 5}\n', [], ["row 0", "'5'"]),
     "keys.jsonl": (b'{"a": "x", "b": "y"}\n', [], ["--column", "a, b"]),
-    "table.csv": (b"a,b\nx,y\n", ["--column", "c"], ["'c'", "a, b"]),
-    "table.parquet": (b"PAR1", [], ["not a Parquet file"]),
-    "empty.txt": (b"", [], ["holds no sentences"]),
+    "table.csv": (b"a,b\nx,y\n", ["--column", "c"], ["`c`", "a, b"]),
+    "table.parquet": (b"PAR1", [], ["table.parquet", "Parquet"]),
+    "empty.txt": (b"", [], ["the file is empty"]),
     "column.txt": (b"a\n", ["--column", "c"], ["--column", "text file"]),
     "split.txt": (b"a\n", ["--split", "c"], ["--split"]),
     "layer.txt": (b"a\n", ["--layers", "3"], ["`layers`", "0 to 2", "'3'"]),

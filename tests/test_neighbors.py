@@ -382,7 +382,7 @@ def test_a_corpus_that_is_missing_or_empty_is_refused(folder: Path, tmp_path: Pa
         assert_refused(neighbors(tmp_path / name, folder), name, "no such file")
     assert_refused(neighbors(tmp_path, folder), tmp_path, "no such file")
     (tmp_path / "empty.txt").touch()
-    assert_refused(neighbors(tmp_path / "empty.txt", folder), "empty.txt", "holds no sentences")
+    assert_refused(neighbors(tmp_path / "empty.txt", folder), "empty.txt", "the file is empty")
     (tmp_path / "blank.txt").write_text("\n \n")
     assert_refused(neighbors(tmp_path / "blank.txt", folder, "--any-word"), "blank.txt", "it has no word")
 
