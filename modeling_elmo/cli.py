@@ -201,9 +201,7 @@ def embed(
     ],
     output: Annotated[
         Path,
-        typer.Option(
-            metavar="OUT", help="The file to make: .h5 or .hdf5, .parquet, .arrow or .npz.", show_default=False
-        ),
+        typer.Option(metavar="OUT", help="The file to make: .h5 or .hdf5, .parquet or .arrow.", show_default=False),
     ],
     layers: Annotated[
         str,

@@ -140,13 +140,6 @@ def _write_hdf5(path: Path, rows: Iterator[EmbeddedRow]) -> None:
         dataset[0] = json.dumps(sentence_to_index)
 
 
-def _write_npz(path: Path, rows: Iterator[EmbeddedRow]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for row in rows:
-            with archive.open(f"{row.number}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, row.vectors)
-
-
 def _write_parquet(path: Path, rows: Iterator[EmbeddedRow]) -> None:
     parquet = require("pyarrow.parquet", "embed")
     _write_batches(rows, lambda schema: parquet.ParquetWriter(path, schema, use_dictionary=["words.list.element"]))
@@ -217,7 +210,6 @@ HDF5 = OutputFormat("h5py", _write_hdf5, "import h5py\nvectors = h5py.File({path
 FORMATS = {
     ".h5": HDF5,
     ".hdf5": HDF5,
-    ".npz": OutputFormat("numpy", _write_npz, "import numpy\nvectors = numpy.load({path!r})['0']  # of line 0"),
     ".parquet": OutputFormat(
         "pyarrow",
         _write_parquet,

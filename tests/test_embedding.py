@@ -225,9 +225,6 @@ def read(output: Path) -> list[np.ndarray]:
     if output.suffix in (".h5", ".hdf5"):
         with h5py.File(output) as file:
             return [file[str(number)][()] for number in range(len(file) - 1)]
-    if output.suffix == ".npz":
-        with np.load(output) as file:
-            return [file[str(number)] for number in range(len(file))]
     table = (pyarrow.parquet if output.suffix == ".parquet" else pyarrow.feather).read_table(output)
     assert table.column("index").to_pylist() == list(range(len(table)))
     kind = table.schema.field("vectors").type
@@ -257,7 +254,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     ("layers", "pooling", "dtype"),
     [("all", "none", "float32"), ("mix", "none", "float16"), ("all", "mean", "float16"), ("mix", "mean", "float32")],
 )
-@pytest.mark.parametrize("ending", [".hdf5", ".npz", ".parquet", ".arrow"])
+@pytest.mark.parametrize("ending", [".hdf5", ".parquet", ".arrow"])
 def test_every_output_reads_back_as_the_models_vectors(
     folder: Path, model: ElmoModel, corpus: Path, tmp_path: Path, ending: str, pooling: str, layers: str, dtype: str
 ) -> None:
@@ -334,7 +331,7 @@ def test_every_input_gives_the_same_vectors(
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     sentences = [*some_sentences(11), ["end"]]
     for name, (source, options) in inputs(tmp_path).items():
-        output = tmp_path / f"{name}.npz"
+        output = tmp_path / f"{name}.h5"
         stdin = "\n".join(" ".join(words) for words in sentences).encode()
         result = embed(source, folder, output, *options, stdin=stdin)
         assert result.exit_code == 0, (name, result.output)
@@ -348,13 +345,13 @@ def test_raw_splits_off_punctuation_and_tokenized_does_not(folder: Path, tmp_pat
     source = tmp_path / "sentences.txt"
     source.write_text("Well, no.\n")
     for option, count in (("--raw", 4), ("--tokenized", 2)):
-        output = tmp_path / f"{option}.npz"
+        output = tmp_path / f"{option}.h5"
         assert embed(source, folder, output, option).exit_code == 0
         assert len(read(output)[0]) == count
 
 
 def test_the_summary_reports_what_is_unusual_and_how_to_read_the_result(folder: Path, tmp_path: Path) -> None:
-    source, output = tmp_path / "sentences.txt", tmp_path / "vectors.npz"
+    source, output = tmp_path / "sentences.txt", tmp_path / "vectors.h5"
     source.write_text(f"A cat\n\n \n{'x' * 49} {'ü' * 24} {'ü' * 25}\n{'long ' * 99}\n")
     result = embed(source, folder, output, "--batch-words", "100")
     assert f"Wrote {output}: 5 sentences, 104 words" in result.stdout
@@ -495,7 +492,7 @@ def test_two_processes_give_the_rows_of_one(folder: Path, corpus: Path, tmp_path
 def test_an_unfinished_run_with_other_settings_is_refused_until_restart(
     folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, KeyboardInterrupt)
         embed(corpus, folder, output)
@@ -514,7 +511,7 @@ def test_interrupted_standard_input_leaves_nothing_and_says_so(
     folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_after(monkeypatch, 2, KeyboardInterrupt)
-    result = embed("-", folder, tmp_path / "vectors.npz", stdin=corpus.read_bytes())
+    result = embed("-", folder, tmp_path / "vectors.h5", stdin=corpus.read_bytes())
     assert result.exit_code == INTERRUPTED
     assert "cannot be read again" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == [corpus.name]
@@ -552,20 +549,20 @@ BAD_FILES = {
 def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, tmp_path: Path, name: str) -> None:
     content, options, named = BAD_FILES[name]
     (tmp_path / name).write_bytes(content)
-    result = embed(tmp_path / name, folder, tmp_path / "vectors.npz", *options)
+    result = embed(tmp_path / name, folder, tmp_path / "vectors.h5", *options)
     assert_refused(result, *named)
     assert result.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_bad_standard_input_names_its_line(folder: Path, tmp_path: Path) -> None:
-    result = embed("-", folder, tmp_path / "vectors.npz", stdin=b"fine\n\xff\n")
+    result = embed("-", folder, tmp_path / "vectors.h5", stdin=b"fine\n\xff\n")
     assert_refused(result, "standard input: line 2 is not UTF-8")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_that_lacks_weights_or_is_another_is_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
     weights = load_file(damaged / "model.safetensors")
     del weights["char_encoder.projection.bias"]
@@ -588,15 +585,15 @@ def test_a_damaged_model_is_refused_in_one_line(
 ) -> None:
     damaged = shutil.copytree(folder, tmp_path / "damaged")
     (damaged / name).write_bytes(content)
-    assert_refused(embed(corpus, damaged, tmp_path / "vectors.npz"), str(damaged))
+    assert_refused(embed(corpus, damaged, tmp_path / "vectors.h5"), str(damaged))
 
 
 def test_names_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     assert_refused(embed(corpus, folder, tmp_path / "vectors.bin"), "vectors.bin", ".parquet")
     assert_refused(embed(corpus, tmp_path / "nothing", output), "nothing", "not a model folder")
     assert_refused(embed(tmp_path / "nothing.txt", folder, output), "nothing.txt", "no such file")
-    assert_refused(embed(corpus, folder, tmp_path / "no" / "vectors.npz"), "no folder")
+    assert_refused(embed(corpus, folder, tmp_path / "no" / "vectors.h5"), "no folder")
     DatasetDict({"a": Dataset.from_dict({"text": ["x"]}), "b": Dataset.from_dict({"text": ["y"]})}).save_to_disk(
         tmp_path / "splits"
     )
@@ -605,7 +602,7 @@ def test_names_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path:
 
 
 def test_an_existing_output_is_replaced_only_when_asked(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     output.write_bytes(b"precious")
     assert_refused(embed(corpus, folder, output), output, "--overwrite")
     assert output.read_bytes() == b"precious"
@@ -614,7 +611,7 @@ def test_an_existing_output_is_replaced_only_when_asked(folder: Path, corpus: Pa
 
 
 def test_the_python_function_reports_what_the_command_prints(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    report = embed_corpus(str(corpus), folder, tmp_path / "vectors.npz")
+    report = embed_corpus(str(corpus), folder, tmp_path / "vectors.h5")
     assert report is not None
     sentences = some_sentences(40)
     assert report.sentences == 40
