@@ -201,7 +201,7 @@ def embed(
     ],
     output: Annotated[
         Path,
-        typer.Option(metavar="OUT", help="The file to make: .h5 or .hdf5, .parquet or .arrow.", show_default=False),
+        typer.Option(metavar="OUT", help="The file to make: .h5 or .hdf5, or .parquet.", show_default=False),
     ],
     layers: Annotated[
         str,
@@ -236,7 +236,7 @@ def embed(
     """Embed a corpus of any size, in constant memory, to a file that appears when it is complete.
 
     Vectors are in the order of the input, under their line or row number, from 0; an empty line has an empty array.
-    HDF5 has the layout of AllenNLP's elmo command; Parquet and Arrow hold the words too and suit large corpora best.
+    HDF5 has the layout of AllenNLP's elmo command; Parquet holds the words too and suits large corpora best.
     The same command goes on with a run that was interrupted, except from standard input. Until the end the vectors are
     in a hidden folder beside OUT, so they need twice their room on the disk.
 
@@ -251,6 +251,7 @@ def embed(
     _quiet_transformers()
     try:
         with _one_line_errors(ElmoError, OSError):
+            lines = how_to_read(output)  # also checks its extension
             report = embed_corpus(
                 source,
                 model,
@@ -283,7 +284,7 @@ def embed(
         speed = report.words_now / report.seconds
         typer.echo(f"  {report.words_now:,} words in {report.seconds:,.1f} s, {speed:,.0f} words/s")
     typer.echo("\nTo read it, in Python:")
-    for line in how_to_read(output):
+    for line in lines:
         typer.echo(f"  {line}")
 
 

@@ -197,35 +197,21 @@ def _record_batch(rows: list[EmbeddedRow]) -> Any:
     return pa.RecordBatch.from_pydict(columns)
 
 
-class OutputFormat(NamedTuple):
-    """A kind of output: the module it needs, how to write it, and two lines of Python that read it."""
-
-    module: str
-    write: Callable[[Path, Iterator[EmbeddedRow]], None]
-    how_to_read: str
-
-
-HDF5 = OutputFormat("h5py", _write_hdf5, "import h5py\nvectors = h5py.File({path!r})['0'][()]  # of line 0")
-# By the extension of the output.
-FORMATS = {
-    ".h5": HDF5,
-    ".hdf5": HDF5,
-    ".parquet": OutputFormat(
-        "pyarrow",
-        _write_parquet,
-        "from datasets import Dataset\nrows = Dataset.from_parquet({path!r})  # index, words, vectors",
-    ),
-    ".arrow": OutputFormat(
-        "pyarrow",
-        _write_arrow,
-        "import pyarrow.feather\ntable = pyarrow.feather.read_table({path!r})  # index, words, vectors",
-    ),
-}
+# How to write an output, by its extension. Arrow is for the index of `elmo neighbors` alone.
+WRITERS = {".h5": _write_hdf5, ".hdf5": _write_hdf5, ".parquet": _write_parquet, ".arrow": _write_arrow}
 
 
 def how_to_read(output: StrPath) -> list[str]:
-    """Return lines of Python that read an output."""
-    return FORMATS[Path(output).suffix.lower()].how_to_read.format(path=str(output)).splitlines()
+    """Return lines of Python that read an output of `elmo embed`."""
+    extension = Path(output).suffix.lower()
+    if extension == ".parquet":
+        return [
+            "from datasets import Dataset",
+            f"rows = Dataset.from_parquet({str(output)!r})  # index, words, vectors",
+        ]
+    if extension in (".h5", ".hdf5"):
+        return ["import h5py", f"vectors = h5py.File({str(output)!r})['0'][()]  # of line 0"]
+    raise ElmoError(f"{output}: the output must end in .h5, .hdf5 or .parquet")
 
 
 # ------------------------------------------------------------------------------------------------------------- run
@@ -259,7 +245,7 @@ def embed_corpus(
     Args:
         source, column, split: the corpus, as for [`open_corpus`]: a file, `-` for standard input, or a dataset.
         model: the folder of the model and its tokenizer.
-        output: the file to write; its extension, one of FORMATS, says how.
+        output: the file to write: .h5 or .hdf5, or .parquet.
         layers, pooling, batch_words, dtype: as for [`ElmoEmbedder`].
         tokenized: whether text is split at whitespace alone; otherwise by the tokenizer. Lists of words stay.
         overwrite: whether to replace an existing `output`.
@@ -322,13 +308,14 @@ def embed_corpus(
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    if output.suffix.lower() not in FORMATS:
-        raise ElmoError(f"{output}: the output must end in one of {', '.join(FORMATS)}")
+    extension = output.suffix.lower()
+    if extension not in WRITERS:
+        raise ElmoError(f"{output}: the output must end in .h5, .hdf5 or .parquet")
+    require("h5py" if extension in (".h5", ".hdf5") else "pyarrow", "embed")
     if output.exists() and (output.is_dir() or not overwrite):
         raise ElmoError(f"{output}: exists; choose another name, or pass --overwrite")
     if not output.parent.is_dir():
         raise ElmoError(f"{output}: there is no folder {output.parent}")
-    require(FORMATS[output.suffix.lower()].module, "embed")
 
 
 def _device() -> torch.device:
@@ -415,7 +402,7 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
             raise ElmoError(f"{parts}: shard {number} is missing; do all processes see this folder?")
     complete = parts / report.output.name
     with atomic_write(complete) as scratch:
-        FORMATS[report.output.suffix.lower()].write(scratch, read_rows())
+        WRITERS[report.output.suffix.lower()](scratch, read_rows())
     os.replace(complete, report.output)
     shutil.rmtree(parts, ignore_errors=True)  # another run may be writing the same there
 

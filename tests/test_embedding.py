@@ -17,7 +17,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import torch
@@ -225,7 +224,7 @@ def read(output: Path) -> list[np.ndarray]:
     if output.suffix in (".h5", ".hdf5"):
         with h5py.File(output) as file:
             return [file[str(number)][()] for number in range(len(file) - 1)]
-    table = (pyarrow.parquet if output.suffix == ".parquet" else pyarrow.feather).read_table(output)
+    table = pyarrow.parquet.read_table(output)
     assert table.column("index").to_pylist() == list(range(len(table)))
     kind = table.schema.field("vectors").type
     axes = 0
@@ -254,7 +253,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     ("layers", "pooling", "dtype"),
     [("all", "none", "float32"), ("mix", "none", "float16"), ("all", "mean", "float16"), ("mix", "mean", "float32")],
 )
-@pytest.mark.parametrize("ending", [".hdf5", ".parquet", ".arrow"])
+@pytest.mark.parametrize("ending", [".hdf5", ".parquet"])
 def test_every_output_reads_back_as_the_models_vectors(
     folder: Path, model: ElmoModel, corpus: Path, tmp_path: Path, ending: str, pooling: str, layers: str, dtype: str
 ) -> None:
