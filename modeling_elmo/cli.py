@@ -378,9 +378,6 @@ def neighbors(
     ] = "top",
     count: Annotated[int, typer.Option(min=1, metavar="N", help="How many uses.")] = 10,
     any_word: Annotated[bool, typer.Option("--any-word", help="Not only uses of the same word.")] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="With --any-word, compare every word even if faiss is installed.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write an object a line instead of a table.")] = False,
     index: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where indexes are kept; by default, beside the corpus.")
@@ -400,10 +397,6 @@ def neighbors(
     is made twice that. The same command goes on with an index that was interrupted. Neither step needs the memory for
     a whole corpus.
 
-    With --any-word, a million words or more are searched by faiss if it is installed (modeling-elmo[neighbors]): the
-    first such search puts the words into lists, in half as much space again, and later ones look at a few of these.
-    That can miss a use; --exact misses none.
-
     \b
     Examples:
       elmo neighbors "He sat on the [bank] of the river ." --corpus sentences.txt
@@ -420,7 +413,7 @@ def neighbors(
             uses = Uses(corpus, model or MINI, layer, index, tokenized, column)
             if uses.report is not None:
                 typer.echo(f"Indexed {uses.report.words:,} words: {uses.index}", err=True)
-            for line in neighbor_lines(uses.nearest(sentence, count, any_word, exact), as_json):
+            for line in neighbor_lines(uses.nearest(sentence, count, any_word), as_json):
                 typer.echo(line)
     except KeyboardInterrupt as interrupt:
         typer.echo(f"interrupted: {GO_ON}", err=True)
