@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ SHARD_WORDS = 100_000
 ROW_GROUP_BYTES = 1 << 24
 # Processes wait for each other until all are done, however long one of them takes.
 LONGEST_RUN = timedelta(days=365)
+
+Item = TypeVar("Item")
 
 
 class EmbeddedRow(NamedTuple):
@@ -58,27 +60,18 @@ class Report:
 # ---------------------------------------------------------------------------------------------------------- shards
 
 
-class Shard(NamedTuple):
-    """Consecutive rows of the input."""
-
-    number: int
-    first: int  # the number of its first row
-    rows: list[Row]
-    size: int
-
-
-def _split_into_shards(rows: Iterable[Row]) -> Iterator[Shard]:
-    collected: list[Row] = []
-    number = first = size = 0
-    for row in rows:
-        collected.append(row)
-        size += _row_size(row)
-        if size >= SHARD_WORDS:
-            yield Shard(number, first, collected, size)
-            number, first = number + 1, first + len(collected)
-            collected, size = [], 0
-    if collected:
-        yield Shard(number, first, collected, size)
+def _group(items: Iterable[Item], size_of: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
+    """Yield lists of consecutive items, each list ending where its size reaches `limit`."""
+    group: list[Item] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if size >= limit:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _row_size(row: Row) -> int:
@@ -91,11 +84,11 @@ def _shard_file(parts: Path, number: int) -> Path:
     return parts / f"{number:08}.zip"
 
 
-def _write_shard(path: Path, shard: Shard, embedder: ElmoEmbedder, tokenized: bool, bar: tqdm) -> int:
-    """Embed a shard into a file: the arrays one after the other, then the sentences. Return the number of words."""
+def _write_shard(path: Path, first: int, rows: list[Row], embedder: ElmoEmbedder, tokenized: bool, bar: tqdm) -> int:
+    """Embed rows, numbered from `first`, into a file: all arrays, then all sentences. Return the number of words."""
     sentences: list[Row] = []
     texts: list[str] = []
-    for row in shard.rows:
+    for row in rows:
         if isinstance(row, str):
             sentences.append(row.split() if tokenized else row)
             texts.append(row.strip())
@@ -107,11 +100,11 @@ def _write_shard(path: Path, shard: Shard, embedder: ElmoEmbedder, tokenized: bo
     embedder.model.char_encoder.forget_words()
     with atomic_write(path) as scratch, zipfile.ZipFile(scratch, "w") as archive:
         with archive.open("vectors", "w", force_zip64=True) as file:
-            for row, (words, vectors) in zip(shard.rows, embedder.embed_with_words(sentences), strict=True):
+            for row, (words, vectors) in zip(rows, embedder.embed_with_words(sentences), strict=True):
                 np.lib.format.write_array(file, vectors)
                 all_words.append(words)
                 bar.update(_row_size(row))
-        archive.writestr("sentences.json", json.dumps({"first": shard.first, "texts": texts, "words": all_words}))
+        archive.writestr("sentences.json", json.dumps({"first": first, "texts": texts, "words": all_words}))
     return sum(map(len, all_words))
 
 
@@ -151,7 +144,7 @@ def _write_arrow(path: Path, rows: Iterator[EmbeddedRow]) -> None:
 
 
 def _write_batches(rows: Iterator[EmbeddedRow], open_writer: Callable[[Any], Any]) -> None:
-    groups = _group_rows(rows)
+    groups = _group(rows, _row_bytes, ROW_GROUP_BYTES)
     first = _record_batch(next(groups))
     with open_writer(first.schema) as writer:
         writer.write_batch(first)
@@ -159,17 +152,8 @@ def _write_batches(rows: Iterator[EmbeddedRow], open_writer: Callable[[Any], Any
             writer.write_batch(_record_batch(group))
 
 
-def _group_rows(rows: Iterator[EmbeddedRow]) -> Iterator[list[EmbeddedRow]]:
-    group: list[EmbeddedRow] = []
-    size = 0
-    for row in rows:
-        group.append(row)
-        size += row.vectors.nbytes + sum(map(len, row.words))
-        if size >= ROW_GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+def _row_bytes(row: EmbeddedRow) -> int:
+    return row.vectors.nbytes + sum(map(len, row.words))
 
 
 def _record_batch(rows: list[EmbeddedRow]) -> Any:
@@ -365,21 +349,23 @@ def _write_shards(
     report: Report,
 ) -> int:
     """Write this process's shards that are not there yet; return how many there are in all."""
-    count = 0
+    count = first = 0
     started = time.monotonic()
     # The average speed so far: shards of other processes and of earlier runs come in leaps.
     with tqdm(total=total, unit="word", unit_scale=True, smoothing=0, disable=rank > 0) as bar:
-        for shard in _split_into_shards(corpus):
-            count += 1
-            path = _shard_file(parts, shard.number)
-            if path.is_file():
-                bar.initial += shard.size
-                bar.update(shard.size)
-            elif shard.number % processes == rank:
-                report.words_now += _write_shard(path, shard, embedder, corpus.tokenized, bar)
+        for number, rows in enumerate(_group(corpus, _row_size, SHARD_WORDS)):
+            path = _shard_file(parts, number)
+            is_mine = number % processes == rank
+            if is_mine and not path.is_file():
+                report.words_now += _write_shard(path, first, rows, embedder, corpus.tokenized, bar)
             else:
-                bar.update(shard.size)
-            bar.set_postfix_str(f"{shard.first + len(shard.rows):,} sentences")
+                size = sum(map(_row_size, rows))
+                if path.is_file():
+                    bar.initial += size
+                bar.update(size)
+            first += len(rows)
+            count += 1
+            bar.set_postfix_str(f"{first:,} sentences")
     report.seconds = time.monotonic() - started
     return count
 
