@@ -30,7 +30,7 @@ from onnxruntime import InferenceSession
 from torch import Tensor
 
 from modeling_elmo import ElmoModel, ElmoTokenizer
-from modeling_elmo.onnx_elmo import export_onnx
+from modeling_elmo.onnx import export_onnx
 
 
 def top_layer(model: ElmoModel, tokenizer: ElmoTokenizer, batch: Sequence[Sentence]) -> Tensor:

@@ -66,8 +66,11 @@ def write_text(path: StrPath, text: str) -> None:
 
 def file_digest(path: StrPath) -> str:
     """Return the SHA-256 of a file's contents."""
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def model_digests(folder: StrPath) -> dict[str, str]:

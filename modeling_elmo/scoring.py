@@ -1,36 +1,66 @@
-"""`elmo score` and `elmo substitutes`: what a pretrained model's language models make of text."""
+"""What language models and role labelers say about sentences: `elmo score`, `elmo substitutes` and `elmo roles`."""
 
 import itertools
 import json
 import math
-import os
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import AutoModelForPreTraining
 
-from .embedding import text_rows
-from .files import ElmoError, load_folder
-from .modeling_elmo import ElmoForPreTraining
+from .corpus import open_corpus
+from .files import ElmoError, StrPath, load_folder
+from .modeling_elmo import ElmoForPreTraining, ElmoForSemanticRoleLabeling
 from .splitting_elmo import split_words
 from .tokenization_elmo import ElmoTokenizer
 
-HOW_TO_MARK = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
+MARK_A_WORD = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
+MARK_PREDICATES = 'mark every predicate with brackets, as in "The cat [ate] the fish ."'
+
+
+def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]:
+    """Return the words of a text, and the positions of those in [brackets], which are not split."""
+    words: list[str] = []
+    positions: list[int] = []
+    for number, part in enumerate(re.split(r"\[([^\[\]]*)\]", sentence)):
+        is_marked = number % 2 == 1
+        if is_marked and part.strip():
+            positions.append(len(words))
+            words.append(part.strip())
+        elif is_marked or "[" in part or "]" in part:
+            raise ElmoError(how_to_mark)
+        else:
+            words += [part[start:end] for start, end in split_words(part)]
+    if not positions:
+        raise ElmoError(how_to_mark)
+    return words, positions
+
+
+def marked_word(sentence: str) -> tuple[list[str], int]:
+    """Return the words of a text, and the position of the only one in [brackets]."""
+    words, positions = marked_words(sentence, MARK_A_WORD)
+    if len(positions) != 1:
+        raise ElmoError(MARK_A_WORD)
+    return words, positions[0]
+
+
+def _to_json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# ----------------------------------------------------------------------------------------------- language models
 
 
 class Line(NamedTuple):
-    """A line of output; summaries go beside the results."""
+    """A line of output. Summaries go to standard error."""
 
     text: str
     is_summary: bool = False
 
 
-def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
-    """A model with its softmax, and the vocabulary that is for."""
+def load_scorer(folder: StrPath) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
+    """Load a model with its softmax, and the tokenizer with the vocabulary of that."""
     try:
         model, tokenizer = load_folder(folder, AutoModelForPreTraining)
     except ElmoError as error:
@@ -47,15 +77,6 @@ def load_scorer(folder: str | os.PathLike[str]) -> tuple[ElmoForPreTraining, Elm
     return model, tokenizer
 
 
-def _read_lines(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
-    """The words of every line that has some."""
-    with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file:
-        for line in text_rows(file, source):
-            words = line.split() if tokenized else tokenizer.tokenize(line)
-            if words:
-                yield words
-
-
 def score_lines(
     source: str,
     model: ElmoForPreTraining,
@@ -65,69 +86,78 @@ def score_lines(
     as_json: bool = False,
     batch_size: int = 32,
 ) -> Iterator[Line]:
-    """A line of output for each sentence, as soon as it is computed, and a summary of all."""
+    """Yield a line for each sentence as soon as it is computed, with `per_word` one for each word, and a summary."""
     if not as_json:
         yield Line("log-probability\tperplexity\tsentence")
     forward = backward = 0.0
-    predictions = sentences = 0
-    lines = _read_lines(source, tokenizer, tokenized)
-    while batch := list(itertools.islice(lines, batch_size)):
+    predictions = count = 0
+    sentences = _read_sentences(source, tokenizer, tokenized)
+    while batch := list(itertools.islice(sentences, batch_size)):
         for words, result in zip(batch, model.score(batch, tokenizer, batch_size), strict=True):
             forward += result.forward.double().sum().item()
             backward += result.backward.double().sum().item()
             predictions += len(result.forward)
-            sentences += 1
-            of_words = zip(words, result.forward.tolist(), result.backward[1:].tolist(), strict=False)
-            if as_json:
-                entry = {"words": words, "log_probability": result.log_probability, "perplexity": result.perplexity}
-                if per_word:
-                    entry |= {"forward": result.forward.tolist(), "backward": result.backward.tolist()}
-                yield Line(json.dumps(entry, ensure_ascii=False))
-                continue
-            yield Line(f"{result.log_probability:.3f}\t{result.perplexity:.2f}\t{' '.join(words)}")
-            if per_word:
-                yield from (
-                    Line(f"  {word}\tforward {left:.3f}\tbackward {right:.3f}") for word, left, right in of_words
-                )
+            count += 1
+            for text in _format_score(words, result, per_word, as_json):
+                yield Line(text)
     if not predictions:
         yield Line("no sentences: the input is empty", is_summary=True)
         return
-    mean, left, right = (math.exp(-value / predictions) for value in ((forward + backward) / 2, forward, backward))
-    yield Line(
-        f"{sentences:,} sentences, perplexity {mean:.2f} (forward {left:.2f}, backward {right:.2f})", is_summary=True
-    )
+    mean = math.exp(-(forward + backward) / 2 / predictions)
+    directions = f"forward {math.exp(-forward / predictions):.2f}, backward {math.exp(-backward / predictions):.2f}"
+    yield Line(f"{count:,} sentences, perplexity {mean:.2f} ({directions})", is_summary=True)
 
 
-def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]:
-    """The words of a text, and the positions of those in [brackets], which stay as they are."""
-    words: list[str] = []
-    marked: list[int] = []
-    for number, part in enumerate(re.split(r"\[([^\[\]]*)\]", sentence)):
-        if number % 2 and part.strip():
-            marked.append(len(words))
-            words.append(part.strip())
-        elif number % 2 or "[" in part or "]" in part:
-            raise ElmoError(how_to_mark)
-        else:
-            words += [part[start:end] for start, end in split_words(part)]
-    return words, marked
+def _read_sentences(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
+    corpus = open_corpus(source, streaming=True, tokenized=tokenized)
+    for row in corpus:
+        yield from corpus.sentences(row, tokenizer)
 
 
-def marked_word(sentence: str) -> tuple[list[str], int]:
-    """The words of a text, and the position of the only one in [brackets]."""
-    words, marked = marked_words(sentence, HOW_TO_MARK)
-    if len(marked) != 1:
-        raise ElmoError(HOW_TO_MARK)
-    return words, marked[0]
+def _format_score(words: list[str], result: Any, per_word: bool, as_json: bool) -> Iterator[str]:
+    forward, backward = result.forward.tolist(), result.backward.tolist()
+    if as_json:
+        entry = {"words": words, "log_probability": result.log_probability, "perplexity": result.perplexity}
+        if per_word:
+            entry |= {"forward": forward, "backward": backward}
+        yield _to_json(entry)
+        return
+    yield f"{result.log_probability:.3f}\t{result.perplexity:.2f}\t{' '.join(words)}"
+    if per_word:
+        # The forward model also predicts the end of the sentence, last, and the backward model its beginning, first.
+        for word, left, right in zip(words, forward, backward[1:], strict=False):
+            yield f"  {word}\tforward {left:.3f}\tbackward {right:.3f}"
 
 
 def substitute_lines(
     sentence: str, model: ElmoForPreTraining, tokenizer: ElmoTokenizer, count: int = 10, as_json: bool = False
 ) -> Iterator[str]:
-    """The words that may stand where the sentence has one in [brackets]."""
+    """Yield the most probable words in place of the one in [brackets]."""
     words, position = marked_word(sentence)
     for substitute in model.substitutes(words, position, tokenizer, count):
         if as_json:
-            yield json.dumps(substitute._asdict(), ensure_ascii=False)
+            yield _to_json(substitute._asdict())
         else:
             yield f"{substitute.probability:.4f}\t{substitute.word}"
+
+
+# ---------------------------------------------------------------------------------------------------------- roles
+
+
+def role_lines(
+    sentence: str, model: ElmoForSemanticRoleLabeling, tokenizer: ElmoTokenizer, as_json: bool = False
+) -> Iterator[str]:
+    """Yield, for each predicate in [brackets], the roles of the other words."""
+    words, predicates = marked_words(sentence, MARK_PREDICATES)
+    for predicate, roles in zip(predicates, model.label(words, predicates, tokenizer), strict=True):
+        if as_json:
+            entries = [role._asdict() for role in roles]
+            yield _to_json({"predicate": words[predicate], "index": predicate, "roles": entries})
+            continue
+        yield words[predicate]
+        width = max((len(role.role) for role in roles), default=0)
+        for role in roles:
+            yield f"  {role.role:{width}}  {role.text}"
+
+
+__all__ = ["load_scorer", "marked_word", "marked_words", "role_lines", "score_lines", "substitute_lines"]

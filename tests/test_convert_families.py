@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import manylangs_peer as peer
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from modeling_elmo.cli import app
 from modeling_elmo.convert_allennlp import convert_allennlp
 from modeling_elmo.convert_elmo import convert_checkpoint, export_checkpoint
 from modeling_elmo.convert_manylangs import PUBLISHED_SETTINGS, convert_manylangs
-from modeling_elmo.embedding import embed_corpus
+from modeling_elmo.embed_corpus import embed_corpus
 from modeling_elmo.files import ElmoError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -285,11 +286,12 @@ def test_the_embedder_and_elmo_embed_give_the_model_s_vectors(manylangs: Path, t
         assert max(differences(list(embedder.embed(SENTENCES)), wanted)) <= TOLERANCE
     text = tmp_path / "text.txt"
     text.write_text("我 愛 北京\n" + "愛" * 40 + " " + "b" * 49 + "\n", encoding="utf-8")
-    report = embed_corpus(str(text), manylangs, tmp_path / "vectors.npz", layers="all")
+    report = embed_corpus(str(text), manylangs, tmp_path / "vectors.h5", layers="all")
     assert report is not None
     assert (report.words, report.cut_words) == (5, 1)
-    vectors = np.load(tmp_path / "vectors.npz")
-    assert max(differences([vectors["0"]], our_layers(manylangs, [["我", "愛", "北京"]]))) <= TOLERANCE
+    with h5py.File(tmp_path / "vectors.h5") as file:
+        vectors = file["0"][()]
+    assert max(differences([vectors], our_layers(manylangs, [["我", "愛", "北京"]]))) <= TOLERANCE
 
 
 def test_task_models_and_pretraining_read_it(manylangs: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import torch
@@ -25,16 +24,11 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from modeling_elmo import ElmoConfig, ElmoModel, ElmoTokenizer, embedding
+from modeling_elmo import ElmoConfig, ElmoModel, ElmoTokenizer
+from modeling_elmo import embed_corpus as embed_corpus_module
 from modeling_elmo.cli import app
-from modeling_elmo.embedding import (
-    DEFAULT_BATCH_WORDS,
-    MARKERS,
-    WINDOW_BATCHES,
-    ElmoEmbedder,
-    embed_corpus,
-    parts_folder,
-)
+from modeling_elmo.embed_corpus import embed_corpus, parts_folder
+from modeling_elmo.embedding import DEFAULT_BATCH_WORDS, MARKERS, WINDOW_BATCHES, ElmoEmbedder
 
 # Between batches of different composition, in float32.
 TOLERANCE = 1e-6
@@ -230,10 +224,7 @@ def read(output: Path) -> list[np.ndarray]:
     if output.suffix in (".h5", ".hdf5"):
         with h5py.File(output) as file:
             return [file[str(number)][()] for number in range(len(file) - 1)]
-    if output.suffix == ".npz":
-        with np.load(output) as file:
-            return [file[str(number)] for number in range(len(file))]
-    table = (pyarrow.parquet if output.suffix == ".parquet" else pyarrow.feather).read_table(output)
+    table = pyarrow.parquet.read_table(output)
     assert table.column("index").to_pylist() == list(range(len(table)))
     kind = table.schema.field("vectors").type
     axes = 0
@@ -253,8 +244,8 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "SHARD_WORDS", 60)
-    monkeypatch.setattr(embedding, "ROW_GROUP_BYTES", 2000)
+    monkeypatch.setattr(embed_corpus_module, "SHARD_WORDS", 60)
+    monkeypatch.setattr(embed_corpus_module, "ROW_GROUP_BYTES", 2000)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -262,7 +253,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     ("layers", "pooling", "dtype"),
     [("all", "none", "float32"), ("mix", "none", "float16"), ("all", "mean", "float16"), ("mix", "mean", "float32")],
 )
-@pytest.mark.parametrize("ending", [".hdf5", ".npz", ".parquet", ".arrow"])
+@pytest.mark.parametrize("ending", [".hdf5", ".parquet"])
 def test_every_output_reads_back_as_the_models_vectors(
     folder: Path, model: ElmoModel, corpus: Path, tmp_path: Path, ending: str, pooling: str, layers: str, dtype: str
 ) -> None:
@@ -309,8 +300,7 @@ def inputs(tmp_path: Path) -> dict[str, tuple[object, list[str]]]:
     table = pa.table({"id": list(range(12)), "line": texts, "tokens": sentences})
     (tmp_path / "plain").write_text("\n".join(texts), encoding="utf-8")
     (tmp_path / "windows.txt").write_bytes("\ufeff".encode() + "\r\n".join(texts).encode() + b"\r\n")
-    (tmp_path / "strings.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
-    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(words) + "\n" for words in sentences))
+    (tmp_path / "lists.jsonl").write_text("".join(json.dumps({"tokens": words}) + "\n" for words in sentences))
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text, "id": 1}) + "\n" for text in texts))
     (tmp_path / "line.csv").write_text("id,line\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(texts)))
     pyarrow.parquet.write_table(table, tmp_path / "table.parquet")
@@ -322,7 +312,6 @@ def inputs(tmp_path: Path) -> dict[str, tuple[object, list[str]]]:
     return {
         "plain": (tmp_path / "plain", []),
         "windows": (tmp_path / "windows.txt", []),
-        "strings": (tmp_path / "strings.jsonl", []),
         "lists": (tmp_path / "lists.jsonl", ["--raw"]),
         "objects": (tmp_path / "text.jsonl", []),
         "csv": (tmp_path / "line.csv", ["--column", "line"]),
@@ -341,7 +330,7 @@ def test_every_input_gives_the_same_vectors(
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     sentences = [*some_sentences(11), ["end"]]
     for name, (source, options) in inputs(tmp_path).items():
-        output = tmp_path / f"{name}.npz"
+        output = tmp_path / f"{name}.h5"
         stdin = "\n".join(" ".join(words) for words in sentences).encode()
         result = embed(source, folder, output, *options, stdin=stdin)
         assert result.exit_code == 0, (name, result.output)
@@ -355,13 +344,13 @@ def test_raw_splits_off_punctuation_and_tokenized_does_not(folder: Path, tmp_pat
     source = tmp_path / "sentences.txt"
     source.write_text("Well, no.\n")
     for option, count in (("--raw", 4), ("--tokenized", 2)):
-        output = tmp_path / f"{option}.npz"
+        output = tmp_path / f"{option}.h5"
         assert embed(source, folder, output, option).exit_code == 0
         assert len(read(output)[0]) == count
 
 
 def test_the_summary_reports_what_is_unusual_and_how_to_read_the_result(folder: Path, tmp_path: Path) -> None:
-    source, output = tmp_path / "sentences.txt", tmp_path / "vectors.npz"
+    source, output = tmp_path / "sentences.txt", tmp_path / "vectors.h5"
     source.write_text(f"A cat\n\n \n{'x' * 49} {'ü' * 24} {'ü' * 25}\n{'long ' * 99}\n")
     result = embed(source, folder, output, "--batch-words", "100")
     assert f"Wrote {output}: 5 sentences, 104 words" in result.stdout
@@ -388,14 +377,14 @@ def shard_files(output: Path) -> list[Path]:
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, shards: int, error: type[BaseException]) -> None:
-    write = embedding._write_shard
+    write = embed_corpus_module._write_shard
 
     def interrupted(path: Path, *more: Any) -> int:
         if len(list(path.parent.glob("*.zip"))) == shards:
             raise error
         return write(path, *more)
 
-    monkeypatch.setattr(embedding, "_write_shard", interrupted)
+    monkeypatch.setattr(embed_corpus_module, "_write_shard", interrupted)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -426,14 +415,14 @@ def test_a_run_stopped_by_ctrl_c_goes_on_and_equals_an_uninterrupted_one(
 # The command with small shards, and slow ones, so that there is a middle to stop it in.
 SLOW_RUN = """
 import time
-from modeling_elmo import embedding
+from modeling_elmo import embed_corpus
 from modeling_elmo.cli import app
 
-def slowly(*arguments, write=embedding._write_shard):
+def slowly(*arguments, write=embed_corpus._write_shard):
     time.sleep(0.1)
     return write(*arguments)
 
-embedding.SHARD_WORDS, embedding._write_shard = 60, slowly
+embed_corpus.SHARD_WORDS, embed_corpus._write_shard = 60, slowly
 app()
 """
 
@@ -502,7 +491,7 @@ def test_two_processes_give_the_rows_of_one(folder: Path, corpus: Path, tmp_path
 def test_an_unfinished_run_with_other_settings_is_refused_until_restart(
     folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, KeyboardInterrupt)
         embed(corpus, folder, output)
@@ -521,7 +510,7 @@ def test_interrupted_standard_input_leaves_nothing_and_says_so(
     folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_after(monkeypatch, 2, KeyboardInterrupt)
-    result = embed("-", folder, tmp_path / "vectors.npz", stdin=corpus.read_bytes())
+    result = embed("-", folder, tmp_path / "vectors.h5", stdin=corpus.read_bytes())
     assert result.exit_code == INTERRUPTED
     assert "cannot be read again" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == [corpus.name]
@@ -542,12 +531,12 @@ def assert_refused(result: Any, *named: object) -> None:
 
 BAD_FILES = {
     "latin.txt": ("één\nGrüße\n".encode() + "Grüße\n".encode("latin-1"), [], ["latin.txt: line 3 is not UTF-8"]),
-    "bad.jsonl": (b'"fine"\n{"text"\n', [], ["line 2 is not JSON"]),
-    "number.jsonl": (b'{"text": 5}\n', [], ["line 1", "'5'"]),
+    "bad.jsonl": (b'{"text": "fine"}\n{"text"\n', [], ["bad.jsonl", "JSON parse error", "row 1"]),
+    "number.jsonl": (b'{"text": 5}\n', [], ["row 0", "'5'"]),
     "keys.jsonl": (b'{"a": "x", "b": "y"}\n', [], ["--column", "a, b"]),
-    "table.csv": (b"a,b\nx,y\n", ["--column", "c"], ["'c'", "a, b"]),
-    "table.parquet": (b"PAR1", [], ["not a Parquet file"]),
-    "empty.txt": (b"", [], ["holds no sentences"]),
+    "table.csv": (b"a,b\nx,y\n", ["--column", "c"], ["`c`", "a, b"]),
+    "table.parquet": (b"PAR1", [], ["table.parquet", "Parquet"]),
+    "empty.txt": (b"", [], ["the file is empty"]),
     "column.txt": (b"a\n", ["--column", "c"], ["--column", "text file"]),
     "split.txt": (b"a\n", ["--split", "c"], ["--split"]),
     "layer.txt": (b"a\n", ["--layers", "3"], ["`layers`", "0 to 2", "'3'"]),
@@ -559,20 +548,20 @@ BAD_FILES = {
 def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, tmp_path: Path, name: str) -> None:
     content, options, named = BAD_FILES[name]
     (tmp_path / name).write_bytes(content)
-    result = embed(tmp_path / name, folder, tmp_path / "vectors.npz", *options)
+    result = embed(tmp_path / name, folder, tmp_path / "vectors.h5", *options)
     assert_refused(result, *named)
     assert result.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_bad_standard_input_names_its_line(folder: Path, tmp_path: Path) -> None:
-    result = embed("-", folder, tmp_path / "vectors.npz", stdin=b"fine\n\xff\n")
+    result = embed("-", folder, tmp_path / "vectors.h5", stdin=b"fine\n\xff\n")
     assert_refused(result, "standard input: line 2 is not UTF-8")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_that_lacks_weights_or_is_another_is_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
     weights = load_file(damaged / "model.safetensors")
     del weights["char_encoder.projection.bias"]
@@ -595,15 +584,15 @@ def test_a_damaged_model_is_refused_in_one_line(
 ) -> None:
     damaged = shutil.copytree(folder, tmp_path / "damaged")
     (damaged / name).write_bytes(content)
-    assert_refused(embed(corpus, damaged, tmp_path / "vectors.npz"), str(damaged))
+    assert_refused(embed(corpus, damaged, tmp_path / "vectors.h5"), str(damaged))
 
 
 def test_names_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     assert_refused(embed(corpus, folder, tmp_path / "vectors.bin"), "vectors.bin", ".parquet")
     assert_refused(embed(corpus, tmp_path / "nothing", output), "nothing", "not a model folder")
     assert_refused(embed(tmp_path / "nothing.txt", folder, output), "nothing.txt", "no such file")
-    assert_refused(embed(corpus, folder, tmp_path / "no" / "vectors.npz"), "no folder")
+    assert_refused(embed(corpus, folder, tmp_path / "no" / "vectors.h5"), "no folder")
     DatasetDict({"a": Dataset.from_dict({"text": ["x"]}), "b": Dataset.from_dict({"text": ["y"]})}).save_to_disk(
         tmp_path / "splits"
     )
@@ -612,7 +601,7 @@ def test_names_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path:
 
 
 def test_an_existing_output_is_replaced_only_when_asked(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "vectors.npz"
+    output = tmp_path / "vectors.h5"
     output.write_bytes(b"precious")
     assert_refused(embed(corpus, folder, output), output, "--overwrite")
     assert output.read_bytes() == b"precious"
@@ -621,7 +610,7 @@ def test_an_existing_output_is_replaced_only_when_asked(folder: Path, corpus: Pa
 
 
 def test_the_python_function_reports_what_the_command_prints(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    report = embed_corpus(str(corpus), folder, tmp_path / "vectors.npz")
+    report = embed_corpus(str(corpus), folder, tmp_path / "vectors.h5")
     assert report is not None
     sentences = some_sentences(40)
     assert report.sentences == 40

@@ -2,21 +2,18 @@
 
 import json
 import os
-import random
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import pytest
 import torch
 from test_embedding import INTERRUPTED, assert_refused
 from typer.testing import CliRunner
 
-from modeling_elmo import ElmoConfig, ElmoEmbedder, ElmoModel, embedding
-from modeling_elmo import neighbors as neighbors_module
+from modeling_elmo import ElmoConfig, ElmoEmbedder, ElmoModel
+from modeling_elmo import embed_corpus as embed_corpus_module
 from modeling_elmo.cli import app
 from modeling_elmo.neighbors import SHOWN_WORDS, Neighbor, Uses, mark, neighbor_lines
 
@@ -54,15 +51,8 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards and several record batches in a small corpus."""
-    monkeypatch.setattr(embedding, "SHARD_WORDS", 60)
-    monkeypatch.setattr(embedding, "ROW_GROUP_BYTES", 1000)
-
-
-@pytest.fixture
-def _listed(monkeypatch: pytest.MonkeyPatch, _small_parts: None) -> None:
-    """Lists, in several blocks, for a small corpus; a search looks at all of them."""
-    monkeypatch.setattr(neighbors_module, "FEWEST_LISTED", 1)
-    monkeypatch.setattr(neighbors_module, "BLOCK_BYTES", 5000)
+    monkeypatch.setattr(embed_corpus_module, "SHARD_WORDS", 60)
+    monkeypatch.setattr(embed_corpus_module, "ROW_GROUP_BYTES", 1000)
 
 
 def neighbors(corpus: object, model: object, *more: object, sentence: str = QUERY) -> Any:
@@ -170,7 +160,7 @@ def test_an_index_that_was_interrupted_goes_on(
     folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = embedding._write_shard
+    write = embed_corpus_module._write_shard
 
     def interrupted(path: Path, *more: Any) -> int:
         if len(written) == 3:
@@ -179,7 +169,7 @@ def test_an_index_that_was_interrupted_goes_on(
         return write(path, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedding, "_write_shard", interrupted)
+        patch.setattr(embed_corpus_module, "_write_shard", interrupted)
         result = neighbors(corpus, folder)
     assert result.exit_code == INTERRUPTED
     assert "run the same command again" in result.stderr
@@ -196,148 +186,15 @@ def test_an_index_that_was_interrupted_goes_on(
 def test_an_index_that_another_process_made_meanwhile_is_taken(
     folder: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge = embedding._merge
+    merge = embed_corpus_module._merge
 
     def too_late(parts: Path, *more: Any) -> None:
         merge(parts, *more)  # as the other process does: the index is there, and the shards are gone
         merge(parts, *more)
 
-    monkeypatch.setattr(embedding, "_merge", too_late)
+    monkeypatch.setattr(embed_corpus_module, "_merge", too_late)
     uses = Uses(corpus, folder)
     assert len(uses.nearest(QUERY, 100)) == len(expected(folder, "top", any_word=False))
-
-
-# ----------------------------------------------------------------------------------------------------------- lists
-
-
-def scores(found: list[Neighbor]) -> list[float]:
-    return [neighbor.score for neighbor in found]
-
-
-@pytest.mark.usefixtures("_listed")
-@pytest.mark.parametrize("layer", ["top", "0"])
-def test_looking_at_all_lists_gives_what_a_comparison_with_every_word_gives(
-    folder: Path, corpus: Path, layer: str
-) -> None:
-    with corpus.open("a") as file:
-        file.write("\n \n")  # a record batch without words
-    uses = Uses(corpus, folder, layer)
-    words = sum(len(sentence.split()) for sentence in SENTENCES)
-    for count in (1, 10, words, words + 5):
-        found = uses.nearest(QUERY, count, any_word=True)
-        wanted = uses.nearest(QUERY, count, any_word=True, exact=True)
-        np.testing.assert_allclose(scores(found), scores(wanted), rtol=0, atol=1e-6)  # sums in another order
-    assert sorted(found) == sorted(wanted)  # each use once, where it is
-    assert len(list(uses.lists.iterdir())) > 2
-
-
-@pytest.mark.usefixtures("_listed")
-def test_a_few_lists_have_most_of_the_nearest_uses(
-    folder: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neighbors_module, "PROBED_LISTS", 12)
-    monkeypatch.setattr(neighbors_module, "PROBED_PER_USE", 0)
-    chance = random.Random(0)
-    # The uses of a word have like vectors.
-    words = ["".join(chance.choices("abcdefghij", k=chance.randint(2, 8))) for _ in range(200)]
-    sentences = [chance.choices(words, k=10) for _ in range(500)]
-    corpus.write_text("".join(" ".join(sentence) + "\n" for sentence in sentences[20:]))
-    uses = Uses(corpus, folder)
-    found_again = []
-    for first, *others in sentences[:20]:
-        query = " ".join([f"[{first}]", *others])
-        wanted = {neighbor[1:3] for neighbor in uses.nearest(query, any_word=True, exact=True)}
-        found = uses.nearest(query, any_word=True)
-        assert scores(found) == sorted(scores(found), reverse=True)
-        found_again.append(len(wanted & {neighbor[1:3] for neighbor in found}) / len(wanted))
-    assert uses._blocks[0].nlist > 4 * 12
-    assert np.mean(found_again) > 0.9
-    # More than those lists hold: every word is compared.
-    assert len(uses.nearest(query, 4000, any_word=True)) == 4000
-
-
-@pytest.mark.usefixtures("_listed")
-def test_lists_are_made_once_for_searches_of_any_word_and_found_again(
-    folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uses = Uses(corpus, folder)
-    uses.nearest(QUERY)
-    uses.nearest(QUERY, any_word=True, exact=True)
-    assert not uses.lists.exists()
-    first = uses.nearest(QUERY, any_word=True)
-    assert uses.lists == uses.index.with_suffix(".faiss")
-    assert {path.name for path in tmp_path.iterdir()} == {corpus.name, uses.index.name, uses.lists.name}
-    moved = shutil.copytree(tmp_path, tmp_path / "moved")
-    monkeypatch.delattr(Uses, "_make_lists")
-    for place in (tmp_path, moved):
-        assert Uses(place / corpus.name, folder).nearest(QUERY, any_word=True) == first
-    uses.index.unlink()
-    assert not Uses(corpus, folder).lists.exists()  # they were of the index that is gone
-
-
-def test_a_small_corpus_has_no_lists(folder: Path, corpus: Path) -> None:
-    uses = Uses(corpus, folder)
-    assert uses.nearest(QUERY, any_word=True) == uses.nearest(QUERY, any_word=True, exact=True)
-    assert not uses.lists.exists()
-
-
-@pytest.mark.usefixtures("_listed")
-def test_every_word_is_compared_if_asked_for_and_without_faiss_or_a_place_for_lists(
-    folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exact = neighbors(corpus, folder, "--any-word", "--exact", "--json")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "faiss", None)
-        without_faiss = neighbors(corpus, folder, "--any-word", "--json")
-    with monkeypatch.context() as patch:
-        patch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
-        read_only = neighbors(corpus, folder, "--any-word", "--json")
-    assert exact.exit_code == without_faiss.exit_code == read_only.exit_code == 0
-    assert exact.stdout == without_faiss.stdout == read_only.stdout
-    assert without_faiss.stderr == read_only.stderr == ""
-    assert not list(tmp_path.glob("*.faiss"))
-    assert neighbors(corpus, folder, "--any-word", "--json").stdout.count("\n") == exact.stdout.count("\n")
-    assert len(list(tmp_path.glob("*.faiss"))) == 1
-
-
-@pytest.mark.usefixtures("_listed")
-def test_lists_that_were_interrupted_are_made_anew(
-    folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = []
-    write = faiss.write_index
-
-    def interrupted(block: Any, path: str) -> None:
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        written.append(path)
-        write(block, path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(faiss, "write_index", interrupted)
-        assert neighbors(corpus, folder, "--any-word").exit_code == INTERRUPTED
-    assert len(written) == 2
-    assert {path.name for path in tmp_path.iterdir()} == {corpus.name, indexes(tmp_path)[0].name}
-    uses = Uses(corpus, folder)
-    assert sum(block.ntotal for block in uses._blocks) == sum(len(sentence.split()) for sentence in SENTENCES)
-
-
-@pytest.mark.usefixtures("_listed")
-def test_damaged_lists_and_a_full_disk_are_named(
-    folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
-        assert_refused(neighbors(corpus, folder, "--any-word"), tmp_path, "GB", "--index", "--exact")
-    assert neighbors(corpus, folder, "--any-word").exit_code == 0
-    (lists,) = tmp_path.glob("*.faiss")
-    block = sorted(lists.iterdir())[1]
-    for damaged in (block.read_bytes()[:-1], b"IwSq", b""):
-        block.write_bytes(damaged)
-        assert_refused(neighbors(corpus, folder, "--any-word"), lists, "remove it")
-    shutil.rmtree(lists)
-    lists.touch()
-    assert_refused(neighbors(corpus, folder, "--any-word"), lists, "remove it")
 
 
 # ---------------------------------------------------------------------------------------------------------- output
@@ -381,7 +238,7 @@ def test_a_corpus_that_is_missing_or_empty_is_refused(folder: Path, tmp_path: Pa
         assert_refused(neighbors(tmp_path / name, folder), name, "no such file")
     assert_refused(neighbors(tmp_path, folder), tmp_path, "no such file")
     (tmp_path / "empty.txt").touch()
-    assert_refused(neighbors(tmp_path / "empty.txt", folder), "empty.txt", "holds no sentences")
+    assert_refused(neighbors(tmp_path / "empty.txt", folder), "empty.txt", "the file is empty")
     (tmp_path / "blank.txt").write_text("\n \n")
     assert_refused(neighbors(tmp_path / "blank.txt", folder, "--any-word"), "blank.txt", "it has no word")
 

@@ -1,0 +1,396 @@
+"""Embed a whole corpus, from file to file: `embed_corpus`, the command `elmo embed`.
+
+The input is cut into shards of about SHARD_WORDS words. Each is embedded alone and written to a hidden folder beside
+the output; once all are there, they become the output in one step. Which sentences share a shard, and in it a batch,
+depends on the input alone, so an interrupted run that is resumed gives exactly the vectors of one that was not.
+"""
+
+import json
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from .corpus import Corpus, Row, open_corpus
+from .embedding import DEFAULT_BATCH_WORDS, MARKERS, ElmoEmbedder
+from .files import ElmoError, StrPath, atomic_write, model_digests, require, write_text
+
+# About what a killed run loses, and the least that a process does at a time.
+SHARD_WORDS = 100_000
+# Bytes of vectors in a row group of Parquet or a record batch of Arrow; writing one takes five times as much memory.
+ROW_GROUP_BYTES = 1 << 24
+# Processes wait for each other until all are done, however long one of them takes.
+LONGEST_RUN = timedelta(days=365)
+
+Item = TypeVar("Item")
+
+
+class EmbeddedRow(NamedTuple):
+    """A sentence of the output. `text` is as it was in the input."""
+
+    number: int
+    text: str
+    words: list[str]
+    vectors: np.ndarray
+
+
+@dataclass
+class Report:
+    """What the output holds, and how many words this process embedded in this run in how many seconds."""
+
+    output: Path
+    sentences: int = 0
+    words: int = 0
+    empty: int = 0
+    in_pieces: int = 0
+    cut_words: int = 0
+    words_now: int = 0
+    seconds: float = 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------- shards
+
+
+def _group(items: Iterable[Item], size_of: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
+    """Yield lists of consecutive items, each list ending where its size reaches `limit`."""
+    group: list[Item] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if size >= limit:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _row_size(row: Row) -> int:
+    """Return the number of words and markers, counted at whitespace, which is cheap, for raw text too."""
+    words = row.split() if isinstance(row, str) else row
+    return len(words) + MARKERS
+
+
+def _shard_file(parts: Path, number: int) -> Path:
+    return parts / f"{number:08}.zip"
+
+
+def _write_shard(path: Path, first: int, rows: list[Row], embedder: ElmoEmbedder, tokenized: bool, bar: tqdm) -> int:
+    """Embed rows, numbered from `first`, into a file: all arrays, then all sentences. Return the number of words."""
+    sentences: list[Row] = []
+    texts: list[str] = []
+    for row in rows:
+        if isinstance(row, str):
+            sentences.append(row.split() if tokenized else row)
+            texts.append(row.strip())
+        else:
+            sentences.append(row)
+            texts.append(" ".join(row))
+    all_words: list[list[str]] = []
+    # A cached word can differ in the last bit from one computed among others: a shard must not depend on earlier ones.
+    embedder.model.clear_caches()
+    with atomic_write(path) as scratch, zipfile.ZipFile(scratch, "w") as archive:
+        with archive.open("vectors", "w", force_zip64=True) as file:
+            for row, (words, vectors) in zip(rows, embedder.embed_with_words(sentences), strict=True):
+                np.lib.format.write_array(file, vectors)
+                all_words.append(words)
+                bar.update(_row_size(row))
+        archive.writestr("sentences.json", json.dumps({"first": first, "texts": texts, "words": all_words}))
+    return sum(map(len, all_words))
+
+
+def _read_shard(path: Path) -> Iterator[EmbeddedRow]:
+    with zipfile.ZipFile(path) as archive:
+        sentences = json.loads(archive.read("sentences.json"))
+        pairs = zip(sentences["texts"], sentences["words"], strict=True)
+        with archive.open("vectors") as file:
+            for number, (text, words) in enumerate(pairs, start=sentences["first"]):
+                yield EmbeddedRow(number, text, words, np.lib.format.read_array(file))
+
+
+# ---------------------------------------------------------------------------------------------------------- output
+
+
+def _write_hdf5(path: Path, rows: Iterator[EmbeddedRow]) -> None:
+    """Write the layout of AllenNLP's `elmo` command."""
+    h5py = require("h5py", "embed")
+    sentence_to_index = {}
+    with h5py.File(path, "w") as file:
+        for row in rows:
+            file.create_dataset(str(row.number), data=row.vectors)
+            if row.text:
+                sentence_to_index[row.text] = str(row.number)
+        dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
+        dataset[0] = json.dumps(sentence_to_index)
+
+
+def _write_parquet(path: Path, rows: Iterator[EmbeddedRow]) -> None:
+    parquet = require("pyarrow.parquet", "embed")
+    _write_batches(rows, lambda schema: parquet.ParquetWriter(path, schema, use_dictionary=["words.list.element"]))
+
+
+def _write_arrow(path: Path, rows: Iterator[EmbeddedRow]) -> None:
+    ipc = require("pyarrow.ipc", "embed")
+    _write_batches(rows, lambda schema: ipc.new_file(str(path), schema))
+
+
+def _write_batches(rows: Iterator[EmbeddedRow], open_writer: Callable[[Any], Any]) -> None:
+    groups = _group(rows, _row_bytes, ROW_GROUP_BYTES)
+    first = _record_batch(next(groups))
+    with open_writer(first.schema) as writer:
+        writer.write_batch(first)
+        for group in groups:
+            writer.write_batch(_record_batch(group))
+
+
+def _row_bytes(row: EmbeddedRow) -> int:
+    return row.vectors.nbytes + sum(map(len, row.words))
+
+
+def _record_batch(rows: list[EmbeddedRow]) -> Any:
+    """Return a batch of the columns index, words and vectors, which nest a list for each axis of the arrays."""
+    pa = require("pyarrow", "embed")
+    arrays = [row.vectors for row in rows]
+    values = np.concatenate([array.reshape(-1) for array in arrays])
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(values), arrays[0].shape[-1])
+    for axis in reversed(range(arrays[0].ndim - 1)):
+        # One list for every combination of the axes before this one, row by row.
+        offsets = [0]
+        for array in arrays:
+            for _ in range(int(np.prod(array.shape[:axis]))):
+                offsets.append(offsets[-1] + array.shape[axis])
+        vectors = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), vectors)
+    words = []
+    for row in rows:
+        # Lone surrogates, which JSON may contain, have no UTF-8.
+        words.append([word.encode("utf-8", "replace") for word in row.words])
+    columns = {
+        "index": pa.array([row.number for row in rows], pa.int64()),
+        "words": pa.array(words, pa.list_(pa.string())),
+        "vectors": vectors,
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+# How to write an output, by its extension. Arrow is for the index of `elmo neighbors` alone.
+WRITERS = {".h5": _write_hdf5, ".hdf5": _write_hdf5, ".parquet": _write_parquet, ".arrow": _write_arrow}
+
+
+def how_to_read(output: StrPath) -> list[str]:
+    """Return lines of Python that read an output of `elmo embed`."""
+    extension = Path(output).suffix.lower()
+    if extension == ".parquet":
+        return [
+            "from datasets import Dataset",
+            f"rows = Dataset.from_parquet({str(output)!r})  # index, words, vectors",
+        ]
+    if extension in (".h5", ".hdf5"):
+        return ["import h5py", f"vectors = h5py.File({str(output)!r})['0'][()]  # of line 0"]
+    raise ElmoError(f"{output}: the output must end in .h5, .hdf5 or .parquet")
+
+
+# ------------------------------------------------------------------------------------------------------------- run
+
+
+def parts_folder(output: StrPath) -> Path:
+    """Return the folder of the shards of an unfinished run."""
+    output = Path(output)
+    return output.with_name(f".{output.name}.parts")
+
+
+def embed_corpus(
+    source: str,
+    model: StrPath,
+    output: StrPath,
+    *,
+    layers: str = "mix",
+    pooling: str = "none",
+    batch_words: int = DEFAULT_BATCH_WORDS,
+    dtype: str = "float32",
+    tokenized: bool = True,
+    column: str | None = None,
+    split: str | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+) -> Report | None:
+    """Embed a corpus into a file, which appears once it is complete. Resume where an earlier run stopped.
+
+    Started by `accelerate launch` or `torchrun`, the processes share the work; all must see the output's folder.
+
+    Args:
+        source, column, split: the corpus, as for [`open_corpus`]: a file, `-` for standard input, or a dataset.
+        model: the folder of the model and its tokenizer.
+        output: the file to write: .h5 or .hdf5, or .parquet.
+        layers, pooling, batch_words, dtype: as for [`ElmoEmbedder`].
+        tokenized: whether text is split at whitespace alone; otherwise by the tokenizer. Lists of words stay.
+        overwrite: whether to replace an existing `output`.
+        restart: whether to discard an unfinished run instead of resuming it.
+
+    Returns:
+        What was done; None in all processes but the first.
+
+    Raises:
+        ElmoError: if the input, the settings or an unfinished run do not fit.
+    """
+    output = Path(output)
+    parts = parts_folder(output)
+    rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    _check_output(output, overwrite)
+    # A file is read as it is, without a copy in the cache of `datasets`.
+    corpus = open_corpus(source, column=column, split=split, streaming=Path(source).is_file(), tokenized=tokenized)
+    identity = corpus.identity
+    if identity is None and processes > 1:
+        raise ElmoError("processes cannot share standard input: write it to a file first")
+    embedder = ElmoEmbedder.from_pretrained(
+        model, device=_device(), layers=layers, pooling=pooling, batch_words=batch_words, dtype=dtype
+    )
+    settings = {
+        "input": identity,
+        "column": column,
+        "tokenized": tokenized,
+        "model": model_digests(model),
+        "layers": embedder.layers,
+        "pooling": pooling,
+        "batch_words": batch_words,
+        "dtype": dtype,
+        "shard_words": SHARD_WORDS,
+    }
+    _wait_for_all(processes)  # all have seen that there is no output yet
+    total = None
+    if rank == 0:
+        if identity is not None:
+            # This also finds bad input before the work rather than after hours of it.
+            total = sum(map(_row_size, corpus))
+            if total == 0:
+                raise ElmoError(f"{source}: holds no sentences")
+        _prepare_parts(parts, settings, restart)
+    _wait_for_all(processes)
+
+    report = Report(output)
+    try:
+        count = _write_shards(parts, corpus, embedder, total, rank, processes, report)
+        if count == 0:
+            raise ElmoError(f"{corpus.name} holds no sentences")
+        _wait_for_all(processes)  # all shards are written
+        if rank > 0:
+            return None
+        _merge(parts, count, embedder, report)
+    except BaseException:
+        if identity is None:  # it cannot be resumed
+            shutil.rmtree(parts, ignore_errors=True)
+        raise
+    return report
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    extension = output.suffix.lower()
+    if extension not in WRITERS:
+        raise ElmoError(f"{output}: the output must end in .h5, .hdf5 or .parquet")
+    require("h5py" if extension in (".h5", ".hdf5") else "pyarrow", "embed")
+    if output.exists() and (output.is_dir() or not overwrite):
+        raise ElmoError(f"{output}: exists; choose another name, or pass --overwrite")
+    if not output.parent.is_dir():
+        raise ElmoError(f"{output}: there is no folder {output.parent}")
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+
+
+def _wait_for_all(processes: int) -> None:
+    """Wait until all processes are here; fail if one of them has died."""
+    if processes == 1:
+        return
+    # The vectors travel through files, so gloo, which runs on every machine, is fast enough.
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", timeout=LONGEST_RUN)
+    try:
+        torch.distributed.barrier()
+    except RuntimeError as error:
+        raise ElmoError("another process has stopped; run the same command again to resume") from error
+
+
+def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None:
+    """Make the folder of a run's shards, or keep that of an unfinished run with the same settings."""
+    manifest = parts / "manifest.json"
+    if parts.exists() and (restart or settings["input"] is None):
+        shutil.rmtree(parts)
+    if manifest.is_file():
+        earlier = json.loads(manifest.read_bytes())
+        current = json.loads(json.dumps(settings))  # as they come back from a file: tuples are lists
+        different = [name for name in current if earlier.get(name) != current[name]]
+        if different:
+            raise ElmoError(
+                f"{parts}: holds an unfinished run that differs in {', '.join(different)}; pass --restart to discard "
+                "it, or remove the folder"
+            )
+    parts.mkdir(exist_ok=True)
+    write_text(manifest, json.dumps(settings, indent=2))
+
+
+def _write_shards(
+    parts: Path,
+    corpus: Corpus,
+    embedder: ElmoEmbedder,
+    total: int | None,
+    rank: int,
+    processes: int,
+    report: Report,
+) -> int:
+    """Write this process's shards that are not there yet; return how many there are in all."""
+    count = first = 0
+    started = time.monotonic()
+    # The average speed so far: shards of other processes and of earlier runs come in leaps.
+    with tqdm(total=total, unit="word", unit_scale=True, smoothing=0, disable=rank > 0) as bar:
+        for number, rows in enumerate(_group(corpus, _row_size, SHARD_WORDS)):
+            path = _shard_file(parts, number)
+            is_mine = number % processes == rank
+            if is_mine and not path.is_file():
+                report.words_now += _write_shard(path, first, rows, embedder, corpus.tokenized, bar)
+            else:
+                size = sum(map(_row_size, rows))
+                if path.is_file():
+                    bar.initial += size
+                bar.update(size)
+            first += len(rows)
+            count += 1
+            bar.set_postfix_str(f"{first:,} sentences")
+    report.seconds = time.monotonic() - started
+    return count
+
+
+def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> None:
+    """Write the output from the shards, in one step, and remove them."""
+
+    def read_rows() -> Iterator[EmbeddedRow]:
+        for number in tqdm(range(count), desc=f"writing {report.output.name}", unit="shard", delay=2):
+            for row in _read_shard(_shard_file(parts, number)):
+                report.sentences += 1
+                report.words += len(row.words)
+                report.empty += not row.words
+                report.in_pieces += embedder.reads_in_pieces(row.words)
+                report.cut_words += sum(map(embedder.tokenizer.is_cut, row.words))
+                yield row
+
+    for number in range(count):
+        if not _shard_file(parts, number).is_file():
+            raise ElmoError(f"{parts}: shard {number} is missing; do all processes see this folder?")
+    complete = parts / report.output.name
+    with atomic_write(complete) as scratch:
+        WRITERS[report.output.suffix.lower()](scratch, read_rows())
+    os.replace(complete, report.output)
+    shutil.rmtree(parts, ignore_errors=True)  # another run may be writing the same there
+
+
+__all__ = ["Report", "embed_corpus"]
