@@ -31,15 +31,10 @@ from typing import Any
 
 import torch
 import transformers
-import yaml
 from huggingface_hub import (
-    CardData,
     CommitOperationAdd,
     CommitOperationDelete,
-    EvalResult,
     HfApi,
-    ModelCard,
-    ModelCardData,
     get_token,
 )
 from huggingface_hub.errors import (
@@ -57,34 +52,21 @@ from safetensors.torch import load_file
 from transformers.utils import logging as transformers_logging
 
 import modeling_elmo
-from modeling_elmo import ElmoConfig, ElmoPreTrainedModel, ElmoTokenizer
+from modeling_elmo import ElmoPreTrainedModel, ElmoTokenizer
+from modeling_elmo.card import (
+    AUTO_CLASSES,
+    CARD_FILE,
+    MIX_FILE,
+    RESULTS_FILE,
+    TASK_TAGS,
+    has_bilm,
+    read_card,
+    release_card,
+)
 from modeling_elmo.configuration_elmo import AUTO_MAP
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, read_json
 
 DEFAULT_BRANCH = "main"
-
-# ElmoModel -> AutoModel, and so on for every class that a folder may name as its own.
-AUTO_CLASSES = {reference.split(".")[1]: auto for auto, reference in AUTO_MAP.items() if auto != "AutoConfig"}
-PIPELINE_TAGS = {
-    "ElmoModel": "feature-extraction",
-    "ElmoForPreTraining": "feature-extraction",
-    "ElmoForSequenceClassification": "text-classification",
-    "ElmoForTokenClassification": "token-classification",
-    "ElmoForMultipleChoice": "multiple-choice",
-    "ElmoForQuestionAnswering": "question-answering",
-}
-# transformers has no auto class and no pipeline for these: the code in the folder is asked for them by their name, and
-# in place of a pipeline's tag they have one of their own.
-TASK_TAGS = {
-    "ElmoForSemanticRoleLabeling": "semantic-role-labeling",
-    "ElmoForCoreferenceResolution": "coreference-resolution",
-}
-RESULTS_FILE, MIX_FILE, STATE_FILE, CARD_FILE = (
-    "all_results.json",
-    "mix_weights.json",
-    "trainer_state.json",
-    "README.md",
-)
 
 # What a release takes from the folder as it is, and what it writes anew.
 TAKEN = f"LICENSE LICENSE.md LICENSE.txt {RESULTS_FILE} {MIX_FILE} perplexity.png mix_weights.png".split()
@@ -174,16 +156,6 @@ def refuse_secrets(folder: Path, path: Path, name: str) -> None:
         raise ElmoError(f"{folder}: {name} has a token or a private key in it; remove it, and revoke it if it is real")
 
 
-def read_json(path: Path) -> Any:
-    """The contents of a JSON file, or an empty dictionary where there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ElmoError(f"{path}: this is not JSON: {first_line(error)}") from error
-
-
 def load_source(folder: Path) -> tuple[ElmoPreTrainedModel, ElmoTokenizer]:
     """The model of the folder, by the class that its config names, and the tokenizer."""
     settings = read_json(folder / "config.json")
@@ -209,362 +181,6 @@ def load_source(folder: Path) -> tuple[ElmoPreTrainedModel, ElmoTokenizer]:
         if found := sorted(entry if isinstance(entry, str) else entry[0] for entry in loading[key]):
             raise ElmoError(f"{folder}: weights of the {name} {problem}, such as `{found[0]}`; save the model anew")
     return model.eval(), tokenizer
-
-
-# --------------------------------------------------------------------------------------------------- the model card
-
-WHAT_IT_IS = {
-    "ElmoModel": "Contextual word vectors from a bidirectional LSTM language model over characters (ELMo).",
-    "ElmoForPreTraining": "Contextual word vectors from a bidirectional LSTM language model over characters (ELMo), "
-    "with the softmax that predicts words.",
-    "ElmoForSequenceClassification": "A classifier of {texts} on ELMo vectors.",
-    "ElmoForTokenClassification": "A tagger of words on ELMo vectors.",
-    "ElmoForMultipleChoice": "A model that chooses the right ending of a text, on ELMo vectors.",
-    "ElmoForSemanticRoleLabeling": "A model that finds who did what to whom, on ELMo vectors.",
-    "ElmoForCoreferenceResolution": "A model that finds the mentions of each thing in a document, on ELMo vectors.",
-    "ElmoForQuestionAnswering": "A model that finds the answer to a question in a text, on ELMo vectors.",
-}
-
-LOADING = """\
-import torch
-from transformers import {auto}, AutoTokenizer
-
-name = "{repo_id}"
-tokenizer = AutoTokenizer.from_pretrained(name, {options})
-model = {auto}.from_pretrained(name, {options}).eval()
-"""
-
-LOADING_BY_NAME = """\
-from transformers import AutoTokenizer
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
-
-name = "{repo_id}"
-tokenizer = AutoTokenizer.from_pretrained(name, {options})
-model = get_class_from_dynamic_module("modeling_elmo.{auto}", name{revision}).from_pretrained(name{revision}).eval()
-"""
-
-USE_VECTORS = """\
-inputs = tokenizer(["The bank lends money.", "We sat on the bank of the river."], padding=True, return_tensors="pt")
-with torch.no_grad():
-    vectors = model(**inputs, keep_sentence_markers=False).last_hidden_state
-print(vectors.shape)  # sentences, words, {hidden}
-"""
-
-USE = {
-    "ElmoModel": USE_VECTORS,
-    "ElmoForPreTraining": USE_VECTORS,
-    "ElmoForTokenClassification": """\
-words = tokenizer.tokenize("The bank lends money in New York.")
-inputs = tokenizer([words], is_split_into_words=True, return_tensors="pt")
-for word, label in zip(words, model.decode(**inputs)[0]):
-    print(word, model.config.id2label[label])
-""",
-    "ElmoForSequenceClassification": """\
-inputs = tokenizer({arguments}, return_tensors="pt")
-with torch.no_grad():
-    logits = model(**inputs).logits
-print(model.config.id2label[int(logits.argmax())], logits.softmax(-1))
-""",
-    "ElmoForMultipleChoice": """\
-text, endings = "He opened the umbrella", ["because it rained.", "because it slept."]
-inputs = tokenizer([text] * len(endings), endings, padding=True, return_tensors="pt")
-with torch.no_grad():
-    logits = model(**{key: value[None] for key, value in inputs.items()}).logits
-print(endings[int(logits.argmax())])
-""",
-    "ElmoForQuestionAnswering": """\
-found = model.answer("Who lends money?", "The bank by the river lends money.", tokenizer)
-print(found.answer, found.score, found.start, found.end)
-""",
-    "ElmoForSemanticRoleLabeling": """\
-words = "The cat that Anna bought ate the fish .".split()
-for roles in model.label(words, [4, 5], tokenizer):  # of "bought" and of "ate"
-    print([(found.role, found.text) for found in roles])
-""",
-    "ElmoForCoreferenceResolution": """\
-sentences = ["Anna met her old friend .".split(), "She was glad .".split()]
-words = [word for sentence in sentences for word in sentence]
-for mentions in model.clusters(sentences, tokenizer):
-    print([" ".join(words[start:end]) for start, end in mentions])
-""",
-}
-
-LIMITS = """\
-It knows the language and the kind of text that it was trained on, with the biases that such text has; elsewhere,
-expect worse. A sentence is read on its own, and of a word no more than {letters}. It runs with
-`trust_remote_code=True`, which executes the Python files of this repository: pin a `revision` that you have read."""
-
-CITATION = """\
-```bibtex
-@inproceedings{peters-etal-2018-deep,
-  title = "Deep Contextualized Word Representations",
-  author = "Peters, Matthew E. and Neumann, Mark and Iyyer, Mohit and Gardner, Matt and Clark, Christopher and
-            Lee, Kenton and Zettlemoyer, Luke",
-  booktitle = "Proceedings of NAACL-HLT 2018, Volume 1 (Long Papers)",
-  pages = "2227--2237",
-  year = "2018",
-  doi = "10.18653/v1/N18-1202",
-}
-```"""
-
-# Of all_results.json, without the part's prefix: the Hub's name of the metric, and a person's.
-METRICS = {
-    "accuracy": ("accuracy", "Accuracy"),
-    "f1": ("f1", "F1"),
-    "macro_f1": ("f1", "F1, mean over the classes"),
-    "precision": ("precision", "Precision"),
-    "recall": ("recall", "Recall"),
-    "perplexity": ("perplexity", "Perplexity"),
-    "perplexity_forward": ("perplexity", "Perplexity, forward"),
-    "perplexity_backward": ("perplexity", "Perplexity, backward"),
-    "perplexity_before": ("perplexity", "Perplexity before training"),
-}
-SPLITS = {"eval": "validation", "test": "test"}
-# Of all_results.json and trainer_state.json, what tells how a model was trained.
-TRAINING = {
-    "train_steps": "steps",
-    "global_step": "steps",
-    "train_words": "words read",
-    "epoch": "epochs",
-    "train_batch_size": "examples a step and device",
-    "train_seconds": "seconds",
-    "train_runtime": "seconds",
-    "train_loss": "training loss",
-    "processes": "processes",
-}
-
-
-@dataclass(frozen=True)
-class CardSettings:
-    """What the command line says about the card."""
-
-    repo_id: str
-    revision: str
-    license: str | None
-    language: list[str] | None
-    datasets: list[str] | None
-
-
-@dataclass(frozen=True)
-class Score:
-    """A figure of all_results.json, as it is there."""
-
-    split: str
-    metric: str
-    name: str
-    value: float
-
-
-def read_card(folder: Path) -> ModelCard:
-    """The folder's own card, or an empty one."""
-    path = folder / CARD_FILE
-    try:
-        return ModelCard(path.read_text(encoding="utf-8") if path.is_file() else "", ignore_metadata_errors=True)
-    except (ValueError, yaml.YAMLError) as error:
-        raise ElmoError(f"{path}: its front matter cannot be read: {first_line(error)}") from error
-
-
-def section(text: str, title: str) -> str | None:
-    """What a Markdown text has under a heading `## title`, or None."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
-    return found[1].strip() or None if found else None
-
-
-def opening(text: str, unless: str) -> str | None:
-    """What a card of pretraining or conversion says first: what it was trained on or converted from.
-
-    A card that was made here begins with `unless`, which says nothing of the kind.
-    """
-    found = re.match(r"\s*# [^\n]*\n(.*?)(?=^```|^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
-    return found[1].strip() or None if found and not found[1].strip().startswith(unless) else None
-
-
-def read_scores(results: dict[str, Any]) -> list[Score]:
-    """The scores among the results of a run."""
-    found = []
-    for key, value in results.items():
-        prefix, _, name = key.partition("_")
-        if prefix in SPLITS and name in METRICS and isinstance(value, (int, float)):
-            found.append(Score(SPLITS[prefix], *METRICS[name], value))
-    return found
-
-
-def card_data(settings: CardSettings, old: CardData, model: ElmoPreTrainedModel, scores: list[Score]) -> ModelCardData:
-    """The front matter, from the command line, the folder's own card and the results. There must be a license."""
-    license_ = settings.license or old.get("license")
-    if not license_:
-        raise ElmoError("the card has no license: give --license, such as --license apache-2.0")
-    architecture = type(model).__name__
-    datasets = settings.datasets or old.get("datasets")
-    datasets = [datasets] if isinstance(datasets, str) else datasets
-    of_task = architecture not in ("ElmoModel", "ElmoForPreTraining")
-    # The Hub wants a data set for every score. That of a task's is known where there is only one.
-    is_known = of_task and datasets is not None and len(datasets) == 1
-    results = [
-        EvalResult(
-            task_type=PIPELINE_TAGS.get(architecture) or TASK_TAGS[architecture],
-            dataset_type=datasets[0] if is_known else "unknown",
-            dataset_name=datasets[0] if is_known else f"{score.split} data of the run",
-            dataset_split=score.split,
-            metric_type=score.metric,
-            metric_name=score.name,
-            metric_value=score.value,
-        )
-        for score in scores
-        if score.name != METRICS["perplexity_before"][1]
-    ]
-    kept = {} if settings.license else {name: old.get(name) for name in ("license_name", "license_link")}
-    own_tag = [TASK_TAGS[architecture]] if architecture in TASK_TAGS else []
-    return ModelCardData(
-        license=license_,
-        language=settings.language or old.get("language"),
-        library_name="transformers",
-        pipeline_tag=PIPELINE_TAGS.get(architecture),
-        tags=list(dict.fromkeys(["elmo", *own_tag, *(old.get("tags") or [])])),
-        datasets=datasets,
-        base_model=old.get("base_model"),
-        metrics=sorted({score.metric for score in scores}) or None,
-        model_name=settings.repo_id.split("/")[1] if results else None,
-        eval_results=results or None,
-        **{name: value for name, value in kept.items() if value},
-    )
-
-
-def number(value: float) -> str:
-    """A figure for a table: whole numbers whole, others to four places."""
-    return f"{int(value):,}" if float(value).is_integer() else f"{value:,.4f}"
-
-
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (heading, ["---"] * len(heading), *rows))
-
-
-def model_facts(model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer) -> str:
-    """Sizes, counted in the model itself."""
-    config: ElmoConfig = model.config
-    rows = [
-        ("class", f"`{type(model).__name__}`, through `{AUTO_CLASSES.get(type(model).__name__, 'the code here')}`"),
-        ("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}"),
-    ]
-    if has_bilm(model):
-        rows += [
-            ("LSTM layers, each direction", str(config.num_hidden_layers)),
-            ("LSTM cells, projected to", f"{config.cell_dim:,}, {config.projection_dim:,}"),
-            ("size of a word's vector", f"{config.hidden_size:,}"),
-        ]
-    if is_task(model):
-        rows.append(
-            (
-                "ELMo vectors at",
-                {"both": "input and output", "none": "no place"}.get(config.elmo_placement, config.elmo_placement),
-            )
-        )
-        if has_bilm(model):
-            rows.append(
-                ("biLM while the task was learned", "kept as it was" if config.freeze_bilm else "trained along")
-            )
-        if config.word_vector_dim:
-            rows.append(("size of the word vectors beside ELMo", f"{config.word_vector_dim:,}"))
-    if isinstance(model, modeling_elmo.ElmoForTokenClassification):
-        rows.append(("output", "CRF" if config.use_crf else "softmax for each word"))
-    without_labels = ("ElmoForMultipleChoice", "ElmoForQuestionAnswering", "ElmoForCoreferenceResolution")
-    if is_task(model) and type(model).__name__ not in without_labels:
-        labels = [str(config.id2label[index]) for index in range(config.num_labels)]
-        rows.append(("labels", ", ".join(labels) if len(labels) <= 40 else f"{len(labels)}"))
-    if len(tokenizer) > len(tokenizer.all_special_tokens):
-        rows.append(("words in the vocabulary", f"{len(tokenizer):,}"))
-    return table(("", ""), rows)
-
-
-def is_task(model: ElmoPreTrainedModel) -> bool:
-    return type(model).__name__ not in ("ElmoModel", "ElmoForPreTraining")
-
-
-def has_bilm(model: ElmoPreTrainedModel) -> bool:
-    return not is_task(model) or model.config.elmo_placement != "none"
-
-
-def is_for_pairs(model: ElmoPreTrainedModel) -> bool:
-    return isinstance(model, modeling_elmo.ElmoForSequenceClassification) and model.config.sequence_encoder == "esim"
-
-
-def loading_options(settings: CardSettings) -> str:
-    return f"trust_remote_code=True{pinned(settings)}"
-
-
-def pinned(settings: CardSettings) -> str:
-    return "" if settings.revision == DEFAULT_BRANCH else f', revision="{settings.revision}"'
-
-
-def use_section(settings: CardSettings, model: ElmoPreTrainedModel) -> str:
-    """The lines that load the model and use it."""
-    architecture = type(model).__name__
-    auto = "AutoModel" if architecture == "ElmoForPreTraining" else AUTO_CLASSES.get(architecture, architecture)
-    texts = '"A dog runs.", "An animal runs."' if is_for_pairs(model) else '"A fine film."'
-    code = (LOADING_BY_NAME if architecture in TASK_TAGS else LOADING).replace("{auto}", auto)
-    code = code.replace("{repo_id}", settings.repo_id).replace("{revision}", pinned(settings))
-    code = code.replace("{options}", loading_options(settings)) + USE[architecture].replace("{arguments}", texts)
-    code = code.replace("{hidden}", str(model.config.hidden_size))
-    text = f"```python\n{code}```\n"
-    if architecture == "ElmoForPreTraining":
-        text += (
-            "\nThrough `AutoModelForPreTraining`, `model.score(sentences, tokenizer)` gives perplexities and "
-            "`model.substitutes(words, position, tokenizer)` the words that may stand at a place.\n"
-        )
-    return text + "\nText that is already split into words goes in with `is_split_into_words=True`."
-
-
-def mix_table(weights: dict[str, list[float]]) -> str:
-    """The learned weights of the layers, place by place."""
-    layers = max(len(values) for values in weights.values())
-    heading = ("ELMo at the", "characters", *(f"LSTM layer {layer}" for layer in range(1, layers)))
-    return table(heading, [(place, *(f"{value:.3f}" for value in values)) for place, values in weights.items()])
-
-
-def write_card(
-    settings: CardSettings, folder: Path, model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, taken: Sequence[str]
-) -> str:
-    """The card, from the folder's own files: what they do not say, it does not say."""
-    old = read_card(folder)
-    old_text = old.text or ""
-    results, mix = read_json(folder / RESULTS_FILE), read_json(folder / MIX_FILE)
-    scores = read_scores(results)
-    data = card_data(settings, old.data, model, scores)
-    training = {**read_json(folder / STATE_FILE), **results}
-    what = WHAT_IT_IS[type(model).__name__].format(texts="pairs of texts" if is_for_pairs(model) else "texts")
-    parts = [f"# {settings.repo_id.split('/')[1]}", what, model_facts(model, tokenizer)]
-    parts += ["## Use", use_section(settings, model)]
-    if origin := section(old_text, "Origin") or opening(old_text, unless=what):
-        parts += ["## Origin", origin]
-    recipe = section(old_text, "Recipe")
-    facts = {name: training[key] for key, name in TRAINING.items() if isinstance(training.get(key), (int, float))}
-    if recipe or facts:
-        parts.append("## Recipe")
-        parts += [table(("training", ""), [(name, number(value)) for name, value in facts.items()])] if facts else []
-        parts += [without_table(recipe)] if recipe else []
-    if scores:
-        parts += ["## Results", table(("score", "data", ""), [(s.name, s.split, number(s.value)) for s in scores])]
-        about = section(old_text, "Results") or ""
-        if measured := re.search(r"^Perplexities are of .*?(?=\n\n|\Z)", about, flags=re.DOTALL | re.MULTILINE):
-            parts.append(measured[0])
-        parts += ["![Held-out perplexity](perplexity.png)"] if "perplexity.png" in taken else []
-    if mix:
-        parts += [
-            "## Mix weights",
-            "What each layer of the biLM counts: γ times its softmax-normalised weight.",
-            mix_table(mix),
-        ]
-        parts += ["![Mix weights](mix_weights.png)"] if "mix_weights.png" in taken else []
-    unit = "bytes" if getattr(model.config, "spelling", "bytes") == "bytes" else "characters"
-    letters = f"{model.config.max_characters_per_token - 2} {unit}"
-    limits = section(old_text, "Limits") or LIMITS.format(letters=letters)
-    parts += ["## Limits", limits, "## Citation", CITATION]
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
-
-
-def without_table(recipe: str) -> str:
-    """A recipe less the table that an earlier card put before it."""
-    return re.sub(r"\A(\|[^\n]*\n)+\n*", "", recipe + "\n").strip()
 
 
 # ------------------------------------------------------------------------------------------------------ the release
@@ -920,7 +536,8 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
     folder, repo_id, branch = arguments.folder, arguments.repo_id, arguments.revision
     api = HfApi(token=token)
     address = f"{api.endpoint}/{repo_id}" + ("" if branch == DEFAULT_BRANCH else f"/tree/{branch}")
-    settings = CardSettings(repo_id, branch, arguments.license, arguments.language, arguments.datasets)
+    metadata = {name: getattr(arguments, name) for name in ("license", "language", "datasets")}
+    revision = None if branch == DEFAULT_BRANCH else branch
     contents = survey(folder)
     if not arguments.license and not read_card(folder).data.get("license"):
         raise ElmoError("the card has no license: give --license, such as --license apache-2.0")
@@ -933,7 +550,7 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         release = Path(scratch, "release")
         release.mkdir()
-        card = write_card(settings, folder, model, tokenizer, contents.taken)
+        card = release_card(folder, model, tokenizer, repo_id, revision, **metadata)
         assemble(folder, release, model, tokenizer, card, contents.taken, arguments.max_shard_size)
         survey(release)
         print(f"Checked: {check_release(folder, release, model, tokenizer)}\n\n{file_list(release)}\n")
@@ -944,9 +561,8 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
         message = arguments.commit_message or f"Upload {type(model).__name__}"
         print(upload(api, repo_id, branch, arguments.private, release, message))
     own = AUTO_CLASSES.get(type(model).__name__)
-    how = (
-        f'{own}.from_pretrained("{repo_id}", {loading_options(settings)})' if own else "Its card says how to load it."
-    )
+    options = "trust_remote_code=True" + (f', revision="{revision}"' if revision else "")
+    how = f'{own}.from_pretrained("{repo_id}", {options})' if own else "Its card says how to load it."
     print(f"\n{address}\n{how}")
 
 

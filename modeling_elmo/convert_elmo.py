@@ -10,7 +10,6 @@ Other families of checkpoints have a module each, convert_allennlp.py and conver
 options are read and folders are written.
 """
 
-import hashlib
 import json
 import logging
 import math
@@ -31,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from .card import conversion_card
 from .configuration_elmo import ElmoConfig
 from .files import ElmoError
 from .modeling_elmo import ElmoModel
@@ -504,7 +504,7 @@ def write_model(
     # Strict: a parameter that a table forgot is an error, not a random initial value.
     model.load_state_dict(parameters, strict=True, assign=True)
     with named(sources[0], "cannot be read"):
-        card = model_card(config, parameters, origin, sources)
+        card = conversion_card(model, tokenizer, origin, sources)
 
     with new_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
@@ -598,99 +598,3 @@ def _write_vocabulary(path: Path, words: Sequence[str]) -> None:
     """One word a line, as bilm-tf has it: its three special words first, under its names, and no padding."""
     lines = ["<S>", "</S>", "<UNK>", *words]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogatepass", newline="\n")
-
-
-# ------------------------------------------------------------------------------------------------------- model card
-
-MODEL_CARD = """\
----
-library_name: transformers
-pipeline_tag: feature-extraction
-tags:
-- elmo
----
-
-# ELMo
-
-Contextual word vectors from a bidirectional LSTM language model over characters (Peters et al., 2018). The weights
-were converted from {origin}:
-
-| file | bytes | sha256 |
-|---|---|---|
-{sources}
-
-| | |
-|---|---|
-| parameters of the language model | {parameters} |
-| LSTM layers, each direction | {layers} |
-| LSTM cells, projected to | {cells}, {projection} |
-| size of a word's vector | {hidden} |
-| character filters, width × count | {filters} |
-| highway layers | {highways} |
-| words in the vocabulary | {words} |
-| what `last_hidden_state` is | {mix} |
-
-## Use
-
-```python
-import torch
-from transformers import AutoModel, AutoTokenizer
-
-name = "path/to/this/folder"  # or its name on the Hub
-tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-model = AutoModel.from_pretrained(name, trust_remote_code=True)
-
-inputs = tokenizer(["The bank raised its rates.", "They sat on the bank."], padding=True, return_tensors="pt")
-with torch.no_grad():
-    outputs = model(**inputs, output_hidden_states=True)
-print(outputs.last_hidden_state.shape)  # sentences, words with <S> and </S>, {hidden}
-print(len(outputs.hidden_states))  # the layers that `last_hidden_state` is made of
-```
-
-`trust_remote_code=True` runs the Python files of this folder. It is not needed after `import modeling_elmo`, where
-that package is installed. Text that is already split into words goes in with `is_split_into_words=True`.
-
-## Citation
-
-```bibtex
-@inproceedings{{peters-etal-2018-deep,
-  title = "Deep Contextualized Word Representations",
-  author = "Peters, Matthew E. and Neumann, Mark and Iyyer, Mohit and Gardner, Matt and Clark, Christopher and
-            Lee, Kenton and Zettlemoyer, Luke",
-  booktitle = "Proceedings of NAACL-HLT 2018, Volume 1 (Long Papers)",
-  pages = "2227--2237",
-  year = "2018",
-  doi = "10.18653/v1/N18-1202",
-}}
-```
-"""
-
-
-def model_card(config: ElmoConfig, parameters: Mapping[str, Tensor], origin: str, sources: Sequence[Path]) -> str:
-    """What a folder's README.md says of the model and of the files it came from."""
-    mix, gamma = parameters["scalar_mix.scalar_weights"].softmax(0), parameters["scalar_mix.gamma"].item()
-    is_average = not parameters["scalar_mix.scalar_weights"].any() and gamma == 1
-    learned = f"the layers times {', '.join(f'{gamma * weight:.3f}' for weight in mix.tolist())}, as was learned"
-    # The mix is not the language model's, and row 0 of the character embedding is of our own making.
-    of_bilm = sum(tensor.numel() for name, tensor in parameters.items() if not name.startswith("scalar_mix."))
-    of_bilm -= config.char_embedding_dim if config.char_filters else 0
-    rows = []
-    for path in sources:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        rows.append(f"| `{path.name}` | {path.stat().st_size:,} | `{digest.hexdigest()}` |")
-    return MODEL_CARD.format(
-        origin=origin,
-        sources="\n".join(rows),
-        parameters=f"{of_bilm:,}",
-        layers=config.num_hidden_layers,
-        cells=config.cell_dim,
-        projection=config.projection_dim,
-        hidden=config.hidden_size,
-        filters=", ".join(f"{width} × {count}" for width, count in config.char_filters) or "none",
-        highways=config.num_highway_layers,
-        words=f"{config.vocab_size:,}" if config.vocab_size > SPECIAL_WORDS else "none; words are read as characters",
-        mix="the average of the layers" if is_average else learned,
-    )

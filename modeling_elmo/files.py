@@ -64,6 +64,16 @@ def write_text(path: StrPath, text: str) -> None:
         scratch.write_text(text, encoding="utf-8")
 
 
+def read_json(path: StrPath) -> Any:
+    """Read a JSON file."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ElmoError(f"{path}: cannot be read: {error.strerror or first_line(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ElmoError(f"{path}: not a JSON file: {first_line(error)}") from error
+
+
 def file_digest(path: StrPath) -> str:
     """Return the SHA-256 of a file's contents."""
     with open(path, "rb") as file:

@@ -351,7 +351,7 @@ def test_the_code_of_the_model_card_runs(tmp_path: Path, capsys: pytest.CaptureF
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     # As the card says, the package stands in for the folder's code. tests/test_auto_classes.py runs that.
     exec(code.replace("path/to/this/folder", str(folder)).replace(", trust_remote_code=True", ""), {})
-    assert capsys.readouterr().out == "torch.Size([2, 8, 10])\n3\n"
+    assert capsys.readouterr().out == "torch.Size([2, 9, 10])\n3\n"
 
 
 def test_the_model_card_tells_the_files_it_came_from(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from modeling_elmo import (
     ElmoModel,
     ElmoTokenizer,
 )
+from modeling_elmo.card import format_number, release_card
 from modeling_elmo.configuration_elmo import AUTO_MAP
 from modeling_elmo.files import ElmoError
 from training import finetune, pretrain
@@ -192,7 +193,8 @@ def save(model: Any, folder: Path) -> Path:
 def bilm(work) -> Path:
     """A folder as pretraining leaves it, but for the time that takes."""
     torch.manual_seed(0)
-    folder = save(ElmoForPreTraining(ElmoConfig(**SIZES)), work / "bilm")
+    model = ElmoForPreTraining(ElmoConfig(**SIZES))
+    folder = save(model, work / "bilm")
     results = {
         "eval_perplexity_forward": 104.71234,
         "eval_perplexity_backward": 106.94321,
@@ -205,7 +207,7 @@ def bilm(work) -> Path:
     settings = Settings(
         output_dir="bilm", train_file=["litbank.txt"], validation_file=["heldout.txt"], learning_rate=0.125
     )
-    (folder / "README.md").write_text(pretrain.model_card(settings, results))
+    (folder / "README.md").write_text(pretrain.model_card(settings, results, model, ElmoTokenizer(vocab=WORDS)))
     (folder / "all_results.json").write_text(json.dumps(results))
     (folder / "checkpoint-5").mkdir()
     (folder / "checkpoint-5" / "optimizers.pt").write_bytes(b"\0")
@@ -239,10 +241,8 @@ def vectors(folder: Path, kind: Any) -> dict[str, torch.Tensor]:
 
 
 def write_card(folder: Path, **changes: Any) -> str:
-    settings = {"repo_id": "user/name", "revision": "main", "license": "mit", "language": None, "datasets": None}
     model, tokenizer = hub_upload.load_source(folder)
-    taken = hub_upload.survey(folder).taken
-    return hub_upload.write_card(hub_upload.CardSettings(**{**settings, **changes}), folder, model, tokenizer, taken)
+    return release_card(folder, model, tokenizer, "user/name", **{"license": "mit", **changes})
 
 
 def python_block(card: str) -> str:
@@ -443,14 +443,14 @@ def test_the_card_of_a_tagger_has_the_figures_of_its_run(tagger):
     }
     for value in scores.values():
         assert value > 0
-        assert f"| {hub_upload.number(value)} |" in card
+        assert f"| {format_number(value)} |" in card
     for weights in json.loads((tagger / "mix_weights.json").read_text()).values():
         assert " | ".join(f"{value:.3f}" for value in weights) in card
     data = ModelCard(card).data
     assert (data.license, data.language, data.library_name) == ("mit", ["en"], "transformers")
     assert (data.pipeline_tag, data.datasets, data.tags) == ("token-classification", ["eriktks/conll2003"], ["elmo"])
     assert data.metrics == ["accuracy", "f1", "precision", "recall"]
-    assert f"| training loss | {results['train_loss']:,.4f} |" in card
+    assert f"| training loss | {format_number(results['train_loss'])} |" in card
     assert "10.18653/v1/N18-1202" in card
     assert card_errors(card) == []
     assert str(ModelCard(card)) == card  # huggingface_hub reads and writes it without a change
@@ -608,13 +608,14 @@ def link_out(folder: Path) -> None:
         (set_config(num_highway_layers=0), "weights of the ElmoModel have no place in it, such as `"),
         (set_config(projection_dim=9), "weights of the ElmoModel are of another size than config.json says"),
         (write("model.safetensors"), "the model cannot be loaded"),
-        (write("all_results.json", "{"), "all_results.json: this is not JSON"),
-        (write("README.md", "---\nlicense: [\n---\n"), "README.md: its front matter cannot be read"),
+        (write("all_results.json", "{"), "all_results.json: not a JSON file"),
+        (write("README.md", "---\nlicense: [\n---\n"), "README.md: cannot read its front matter"),
     ],
 )
 def test_folders_that_must_not_be_shared_are_refused_in_one_line(change, message, tmp_path, capsys):
     folder = save(ElmoModel(ElmoConfig(**SIZES)), tmp_path / "model")
     change(folder)
+    capsys.readouterr()  # saving may show a progress bar
     assert hub_upload.main([str(folder), "user/name", "--license", "mit", "--dry-run"]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
@@ -636,6 +637,7 @@ def test_folders_that_must_not_be_shared_are_refused_in_one_line(change, message
 )
 def test_arguments_that_cannot_be_are_refused_in_one_line(arguments, message, tmp_path, capsys):
     folder = save(ElmoModel(ElmoConfig(**SIZES)), tmp_path / "model")
+    capsys.readouterr()  # saving may show a progress bar
     assert hub_upload.main([str(folder), *arguments, "--dry-run"]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
