@@ -283,10 +283,10 @@ def test_what_was_shared_in_three_ways_computes_the_same_without_the_package(hub
     # A branch of its own, of another model under the same name: pretraining, in one file.
     done = uploader(bilm, "user/tagger", "--revision", "dev/bilm", "--private", checked=True)
     assert done.code == 2
-    assert "user/tagger is there and public" in done.err
+    assert "user/tagger exists and is public" in done.err
     done = uploader(bilm, "user/tagger", "--revision", "dev/bilm", checked=True)
     assert done.code == 0, done.err
-    assert "Not taken along: checkpoint-5/" in done.out
+    assert "Not uploaded: checkpoint-5/" in done.out
     assert set(repo.branches) == {"main", "dev/bilm"}
     assert repo.branches["main"] == first
     on_branch = repo.files("dev/bilm")
@@ -353,7 +353,7 @@ def test_the_second_time_nothing_is_sent_and_then_only_what_changed(hub, uploade
     assert len(hub.repos[name].messages) == 2
     (folder / "LICENSE").write_text("Do as I say.\n")
     done = uploader(folder, name)
-    assert "Sent 1 files" in done.out
+    assert "Sent what changed, in commit" in done.out
     assert hub.sent == ["LICENSE"]
     assert hub.repos[name].messages[2:] == ["Upload ElmoForPreTraining"]
     # Weights in one file now in several: the one must go, since it would be loaded.
@@ -381,7 +381,7 @@ def test_a_broken_connection_leaves_all_or_nothing(drop, times, message, hub, up
     assert done.code == 2
     assert done.err.count("\n") == 1
     assert done.err.startswith(f"error: {message} to {hub.endpoint} broke: ")
-    assert f"{name} is as it was: run the same command again" in done.err
+    assert f"{name} is unchanged: run the same command again" in done.err
     assert hub.repos[name].branches == before
     assert uploader(folder, name).code == 0
     assert hub.sent == ["model.safetensors"]
@@ -400,7 +400,7 @@ def test_a_commit_whose_answer_was_lost_is_no_failure(hub, uploader, shared):
 @pytest.mark.parametrize(
     ("token", "name", "message"),
     [
-        ("WRONG", "user/refused", "does not take the token (401)"),
+        ("WRONG", "user/refused", "does not accept the token (401)"),
         ("OTHERS", "user/refused", "has no right to write to user/refused (403)"),
         ("OTHERS", "SHARED", "(403)"),
         (None, "user/refused", "there is no token: log in with `hf auth login`, or give --token-from-env"),
@@ -588,26 +588,26 @@ def link_out(folder: Path) -> None:
     ("change", "message"),
     [
         (shutil.rmtree, "there is no such folder"),
-        (remove("config.json"), "it has no config.json"),
-        (remove("tokenizer_config.json"), "it has no tokenizer_config.json"),
-        (remove("model.safetensors"), "it has no weights"),
+        (remove("config.json"), "not a model folder: config.json is missing"),
+        (remove("tokenizer_config.json"), "not a model folder: tokenizer_config.json is missing"),
+        (remove("model.safetensors"), "not a model folder: model.safetensors is missing"),
         *((write(f"old/weights{suffix}"), "is a pickle") for suffix in hub_upload.PICKLES),
         *(
             (write(name), f"{name} looks like a secret by its name")
             for name in (".env", "id_rsa", "keys/server.pem", "token", ".netrc")
         ),
-        (write("notes.txt", f"login with {TOKEN}"), "notes.txt has a token or a private key in it"),
-        (write("run.yaml", "-----BEGIN OPENSSH PRIVATE KEY-----"), "run.yaml has a token or a private key in it"),
+        (write("notes.txt", f"login with {TOKEN}"), "notes.txt contains a token or a private key"),
+        (write("run.yaml", "-----BEGIN OPENSSH PRIVATE KEY-----"), "run.yaml contains a token or a private key"),
         (link_out, "data links to a file outside"),
-        (set_config(model_type="bert"), "the model is a 'bert'; expected 'elmo'"),
+        (set_config(model_type="bert"), "expected a model of type 'elmo', got 'bert'"),
         (set_config(architectures=None), "`architectures` in config.json must name one of ElmoModel"),
         (
             set_config(architectures=["ElmoForTokenClassification"]),
-            "weights of the ElmoForTokenClassification are missing",
+            "missing weights of the ElmoForTokenClassification",
         ),
-        (set_config(num_highway_layers=0), "weights of the ElmoModel have no place in it, such as `"),
-        (set_config(projection_dim=9), "weights of the ElmoModel are of another size than config.json says"),
-        (write("model.safetensors"), "the model cannot be loaded"),
+        (set_config(num_highway_layers=0), "unexpected weights of the ElmoModel, such as "),
+        (set_config(projection_dim=9), "mismatched weights of the ElmoModel, such as "),
+        (write("model.safetensors"), "cannot load the model"),
         (write("all_results.json", "{"), "all_results.json: not a JSON file"),
         (write("README.md", "---\nlicense: [\n---\n"), "README.md: cannot read its front matter"),
     ],
@@ -649,10 +649,10 @@ def test_what_runs_leave_behind_is_left_out_and_named(tmp_path):
     for name in ("checkpoint-3/optimizer.pt", "cache/layers.f32", "logs/x", "a.tmp", "train.log", "predictions.tsv"):
         write(name)(folder)
     contents = hub_upload.survey(folder)
-    assert sorted(contents.left) == ["a.tmp", "cache/", "checkpoint-3/", "logs/", "predictions.tsv", "train.log"]
-    assert contents.taken == []
+    assert sorted(contents.ignored) == ["a.tmp", "cache/", "checkpoint-3/", "logs/", "predictions.tsv", "train.log"]
+    assert contents.copied == []
 
 
 def test_no_error_shows_a_token_or_a_signature():
     text = "GET https://storage/a?X-Amz-Signature=abc by hf_abcdefghijkl and my-own-token"
-    assert hub_upload.scrubbed(text, "my-own-token") == "GET https://storage/a by … and …"
+    assert hub_upload.scrub(text, "my-own-token") == "GET https://storage/a by … and …"
