@@ -423,14 +423,14 @@ def test_an_overwrite_that_fails_at_the_last_step_gives_the_old_folder_back(
     checkpoint = write_checkpoint(tmp_path / "original", Sizes())
     folder = convert_checkpoint(checkpoint.options, checkpoint.weights, tmp_path / "converted")
     (folder / "notes.txt").write_text("of the old model")
-    rename = Path.rename
+    replace = os.replace
 
-    def fail_for_the_new_folder(path: Path, target: Path) -> Path:
-        if path.name == "new":
+    def fail_for_the_new_folder(path: Path, target: Path) -> None:
+        if path.name.endswith(".tmp") and target == folder:
             raise OSError("no")
-        return rename(path, target)
+        replace(path, target)
 
-    monkeypatch.setattr(Path, "rename", fail_for_the_new_folder)
+    monkeypatch.setattr(os, "replace", fail_for_the_new_folder)
     with pytest.raises(ElmoError, match="cannot be written: no"):
         convert_checkpoint(checkpoint.options, checkpoint.weights, folder, overwrite=True)
     assert (folder / "notes.txt").is_file()
