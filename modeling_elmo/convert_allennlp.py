@@ -1,4 +1,4 @@
-"""The ELMo inside a model that was trained with AllenNLP to a `save_pretrained` folder.
+"""Convert the ELMo inside a model that was trained with AllenNLP to a `save_pretrained` folder.
 
     model.tar.gz, a folder with weights.th, or weights.th  --convert_allennlp-->  config, tokenizer, model, code, card
 
@@ -13,7 +13,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -22,19 +22,19 @@ from torch import Tensor
 
 from .configuration_elmo import ElmoConfig
 from .convert_elmo import (
-    StrPath,
+    Transform,
+    Weight,
     check_file,
     check_output,
-    config_of_options,
+    fill_parameters,
     initial_mix,
     named,
-    one_line,
-    read_json,
+    parse_options,
     read_options,
     read_tokenizer,
     write_model,
 )
-from .files import ElmoError
+from .files import ElmoError, StrPath, first_line, read_json
 from .tokenization_elmo import CHARACTER_PADDING
 
 # The published ELMo is 370 MB and a task's word vectors may be as large again: more is no such archive.
@@ -44,6 +44,7 @@ MOST_MEMBERS = 10_000
 
 # What the name of the character embedding ends in, after the name of its biLM.
 CHARACTER_EMBEDDING = "_token_embedder._char_embedding_weights"
+WEIGHTS, GAMMA = "scalar_mix.scalar_weights", "scalar_mix.gamma"
 # Vectors of words that AllenNLP computed beforehand from their characters, as can be done again.
 WORD_CACHE = "_word_embedding.weight"
 
@@ -59,19 +60,13 @@ class Converted(NamedTuple):
 
 
 def read_state(file: Path | io.BytesIO, path: Path) -> dict[str, Tensor]:
-    """The tensors of a torch pickle by name. One that holds anything but plain data is refused and never run.
-
-    Args:
-        file: what is read.
-        path: what to call it.
-    """
+    """Read the tensors of a torch pickle, called `path` in errors. One with more than plain data is never run."""
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     # A broken pickle can end in nearly any exception, and torch explains a refused one in many lines.
     except Exception as error:
-        raise ElmoError(
-            f"{path}: not a torch file of nothing but tensors, so it is refused: {one_line(error)[:120]}"
-        ) from error
+        reason = first_line(error)[:120]
+        raise ElmoError(f"{path}: not a torch file of nothing but tensors, so it is refused: {reason}") from error
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise ElmoError(f"{path}: holds a {type(state).__name__}; expected tensors by name")
     tensors: dict[str, Tensor] = {}
@@ -85,102 +80,63 @@ def read_state(file: Path | io.BytesIO, path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-class Stored(NamedTuple):
-    """One tensor of a pickle, its shape there, the parameters it becomes, and how."""
-
-    name: str
-    shape: tuple[int, ...]
-    parameters: tuple[str, ...]
-    to_model: Callable[[Tensor], Sequence[Tensor]]
-
-
-def same(stored: Tensor) -> Sequence[Tensor]:
-    return [stored]
-
-
-def to_gates(stored: Tensor) -> Sequence[Tensor]:
-    """(4M, ...): the gates i, f, j, o become i, j, f, o."""
+def _to_gates(stored: Tensor) -> Sequence[Tensor]:
     i, f, j, o = stored.chunk(4)
     return [torch.cat([i, j, f, o])]
 
 
-def to_bias(stored: Tensor) -> Sequence[Tensor]:
-    """As `to_gates`, and less the 1 in the bias of f, which our cell adds itself."""
+def _to_bias(stored: Tensor) -> Sequence[Tensor]:
     i, f, j, o = stored.chunk(4)
     return [torch.cat([i, j, f - 1, o])]
 
 
-def to_highway(stored: Tensor) -> Sequence[Tensor]:
-    """(2F, ...): the transform, then a gate that lets through what ours holds back, hence the sign."""
+def _to_highway(stored: Tensor) -> Sequence[Tensor]:
     transform, gate = stored.chunk(2)
     return [transform, -gate]
 
 
-def lstm_table(config: ElmoConfig, prefix: str) -> Iterator[Stored]:
-    """The LSTMs of AllenNLP, on which ELMoForManyLangs is built too."""
+# (4M, ...): the gates i, f, j, o become i, j, f, o.
+GATES = Transform(_to_gates)
+# The same, less the 1 in the bias of f, which our cell adds itself.
+BIAS = Transform(_to_bias)
+# (2F, ...): the transform, then a gate that lets through what ours holds back, hence the sign.
+HIGHWAY = Transform(_to_highway)
+
+
+def lstm_table(config: ElmoConfig, prefix: str) -> Iterator[Weight]:
+    """Yield the LSTMs of AllenNLP, on which ELMoForManyLangs is built too."""
     size, cells = config.projection_dim, config.cell_dim
+    gates = (4 * cells, size)
     for direction in ("forward", "backward"):
         for layer in range(config.num_hidden_layers):
             source, target = f"{prefix}{direction}_layer_{layer}", f"{direction}_lm.layers.{layer}"
-            gates = (4 * cells, size)
-            yield Stored(f"{source}.input_linearity.weight", gates, (f"{target}.input_gates.weight",), to_gates)
-            yield Stored(f"{source}.state_linearity.weight", gates, (f"{target}.recurrent_gates.weight",), to_gates)
-            yield Stored(f"{source}.state_linearity.bias", gates[:1], (f"{target}.input_gates.bias",), to_bias)
-            yield Stored(f"{source}.state_projection.weight", (size, cells), (f"{target}.projection.weight",), same)
+            yield Weight(f"{source}.input_linearity.weight", gates, (f"{target}.input_gates.weight",), GATES)
+            yield Weight(f"{source}.state_linearity.weight", gates, (f"{target}.recurrent_gates.weight",), GATES)
+            yield Weight(f"{source}.state_linearity.bias", gates[:1], (f"{target}.input_gates.bias",), BIAS)
+            yield Weight(f"{source}.state_projection.weight", (size, cells), (f"{target}.projection.weight",))
 
 
-def highway_table(config: ElmoConfig, prefix: str) -> Iterator[Stored]:
-    """The highway layers, each one matrix in the file."""
+def highway_table(config: ElmoConfig, prefix: str) -> Iterator[Weight]:
+    """Yield the highway layers, each one matrix in the file."""
     features = config.num_char_features
     for layer in range(config.num_highway_layers):
         for kind, shape in (("weight", (2 * features, features)), ("bias", (2 * features,))):
             target = f"char_encoder.highways.{layer}"
             parameters = (f"{target}.transform.{kind}", f"{target}.carry.{kind}")
-            yield Stored(f"{prefix}_layers.{layer}.{kind}", shape, parameters, to_highway)
+            yield Weight(f"{prefix}_layers.{layer}.{kind}", shape, parameters, HIGHWAY)
 
 
-def linear_table(prefix: str, shape: tuple[int, ...], target: str) -> Iterator[Stored]:
-    """A weight, whose first dimension is that of its bias, and the bias."""
-    yield Stored(f"{prefix}.weight", shape, (f"{target}.weight",), same)
-    yield Stored(f"{prefix}.bias", shape[:1], (f"{target}.bias",), same)
+def linear_table(prefix: str, shape: tuple[int, ...], target: str) -> Iterator[Weight]:
+    """Yield a weight, whose first dimension is that of its bias, and the bias."""
+    yield Weight(f"{prefix}.weight", shape, (f"{target}.weight",))
+    yield Weight(f"{prefix}.bias", shape[:1], (f"{target}.bias",))
 
 
-def fill(table: Iterable[Stored], state: Mapping[str, Tensor], path: Path, asker: str) -> dict[str, Tensor]:
-    """The parameters, in float32, that a table makes of a pickle's tensors: all of them, and of nothing else.
-
-    Args:
-        table: what is expected.
-        state: what there is.
-        path: where it is from.
-        asker: what the expected shapes are from.
-    """
-    left_over = dict(state)
-    parameters: dict[str, Tensor] = {}
-    for stored in table:
-        if stored.name not in left_over:
-            raise ElmoError(f"{path}: `{stored.name}` is missing, which {asker} ask for")
-        tensor = left_over.pop(stored.name)
-        if tuple(tensor.shape) != stored.shape:
-            raise ElmoError(
-                f"{path}: `{stored.name}` has shape {tuple(tensor.shape)} where {asker} ask for {stored.shape}"
-            )
-        if not tensor.is_floating_point():
-            raise ElmoError(f"{path}: `{stored.name}` holds {tensor.dtype}; expected floating-point numbers")
-        tensor = tensor.float()
-        if not tensor.isfinite().all():
-            raise ElmoError(f"{path}: `{stored.name}` holds values that are not finite")
-        for name, parameter in zip(stored.parameters, stored.to_model(tensor), strict=True):
-            parameters[name] = parameter.clone(memory_format=torch.contiguous_format)
-    if left_over:
-        raise ElmoError(f"{path}: `{min(left_over)}` is left over: {asker} have no place for it")
-    return parameters
-
-
-def weight_table(config: ElmoConfig) -> Iterator[Stored]:
-    """What the biLM of an AllenNLP model holds, and where it goes."""
+def weight_table(config: ElmoConfig) -> Iterator[Weight]:
+    """Yield what the biLM of an AllenNLP model holds, and where it goes."""
     encoder, target = "_token_embedder", "char_encoder"
     features, dim = config.num_char_features, config.char_embedding_dim
-    yield Stored(CHARACTER_EMBEDDING, (config.char_vocab_size, dim), (f"{target}.char_embedding.weight",), same)
+    yield Weight(CHARACTER_EMBEDDING, (config.char_vocab_size, dim), (f"{target}.char_embedding.weight",))
     for index, (width, count) in enumerate(config.char_filters):
         yield from linear_table(f"{encoder}.char_conv_{index}", (count, dim, width), f"{target}.convolutions.{index}")
     yield from highway_table(config, f"{encoder}._highways.")
@@ -203,16 +159,22 @@ class Archive(NamedTuple):
 
 
 def read_archive(source: Path) -> Archive:
-    """The parts of a model.tar.gz, of a folder with a weights.th, or of a weights.th with a config.json beside it."""
+    """Read a model.tar.gz, a folder with a weights.th, or a weights.th with a config.json beside it."""
     if source.name.endswith((".tar.gz", ".tgz", ".tar")):
         check_file(source)
         members = _read_members(source)
         if "weights.th" not in members:
             raise ElmoError(f"{source}: has no weights.th, so it is not an AllenNLP archive")
-        parsed = {name: _parse(data, source / name) for name, data in members.items() if name != "weights.th"}
-        state = read_state(io.BytesIO(members["weights.th"]), source / "weights.th")
-        options = [value for name, value in parsed.items() if name != "config.json"]
-        return Archive(source, state, parsed.get("config.json"), options[0] if options else None, [source])
+        state = read_state(io.BytesIO(members.pop("weights.th")), source / "weights.th")
+        config = options = None
+        for name, data in members.items():
+            with named(source / name, "not a JSON file"):
+                parsed = json.loads(data)
+            if name == "config.json":
+                config = parsed
+            elif options is None:
+                options = parsed
+        return Archive(source, state, config, options, [source])
     weights = source
     if source.is_dir():
         found = [source / name for name in ("weights.th", "best.th") if (source / name).is_file()]
@@ -220,22 +182,15 @@ def read_archive(source: Path) -> Archive:
             raise ElmoError(f"{source}: has neither weights.th nor best.th")
         weights = found[0]
     check_file(weights)
-    config = weights.parent / "config.json"
-    sources = [weights, config] if config.is_file() else [weights]
-    return Archive(
-        source, read_state(weights, weights), read_json(config) if config.is_file() else None, None, sources
-    )
-
-
-def _parse(data: bytes, path: Path) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ElmoError(f"{path}: not a JSON file: {one_line(error)}") from error
+    state = read_state(weights, weights)
+    config_file = weights.parent / "config.json"
+    if not config_file.is_file():
+        return Archive(source, state, None, None, [weights])
+    return Archive(source, state, read_json(config_file), None, [weights, config_file])
 
 
 def _read_members(path: Path) -> dict[str, bytes]:
-    """The files of an archive that a conversion needs, in memory: nothing is ever extracted."""
+    """Read the files of an archive that a conversion needs, in memory: nothing is ever extracted."""
     members: dict[str, bytes] = {}
     with named(path, "not a readable tar archive"), tarfile.open(path, "r:*") as archive:
         for number, member in enumerate(archive, start=1):
@@ -266,7 +221,7 @@ def _read_members(path: Path) -> dict[str, bytes]:
 
 
 def _find_bilm(archive: Archive) -> str:
-    """What the names of the biLM's tensors begin with."""
+    """Return the prefix of the biLM's tensors."""
     prefixes = [name.removesuffix(CHARACTER_EMBEDDING) for name in archive.state if name.endswith(CHARACTER_EMBEDDING)]
     if not prefixes:
         raise ElmoError(f"{archive.path}: has no ELMo inside: no tensor's name ends in `{CHARACTER_EMBEDDING}`")
@@ -277,25 +232,37 @@ def _find_bilm(archive: Archive) -> str:
     return prefixes[0]
 
 
-def _read_mixes(archive: Archive, elmo: str) -> dict[int, dict[str, Tensor]]:
-    """The learned mixes of the layers of the ELMo of that name, by their numbers."""
+def _read_mixes(archive: Archive, bilm: str) -> dict[int, dict[str, Tensor]]:
+    """Return the learned mixes of the layers of the ELMo around a biLM, by number."""
     mixes: dict[int, dict[str, Tensor]] = {}
+    if not bilm.endswith("_elmo_lstm."):
+        return mixes
+    elmo = bilm.removesuffix("_elmo_lstm.")
     while f"{elmo}scalar_mix_{len(mixes)}.gamma" in archive.state:
         prefix = f"{elmo}scalar_mix_{len(mixes)}."
-        parts = {name: tensor for name, tensor in archive.state.items() if name.startswith(prefix)}
-        count = len(parts) - 1
-        names = [f"{prefix}scalar_parameters.{number}" for number in range(count)]
-        for name in (*names, f"{prefix}gamma"):
-            if name not in parts or parts[name].numel() != 1 or not parts[name].isfinite().all():
-                raise ElmoError(f"{archive.path}: `{name}` must be one number of a mix of {count} layers")
-        weights = torch.cat([torch.zeros(0), *(parts[name].float().reshape(1) for name in names)])
-        gamma = parts[f"{prefix}gamma"].float().reshape(1)
-        mixes[len(mixes)] = {"scalar_mix.scalar_weights": weights, "scalar_mix.gamma": gamma}
+        count = sum(name.startswith(prefix) for name in archive.state) - 1
+        values = []
+        for part in ("gamma", *(f"scalar_parameters.{number}" for number in range(count))):
+            value = archive.state.get(prefix + part)
+            if value is None or value.numel() != 1 or not value.isfinite().all():
+                raise ElmoError(f"{archive.path}: `{prefix}{part}` must be one number of a mix of {count} layers")
+            values.append(value.float().reshape(1))
+        gamma, *weights = values
+        mixes[len(mixes)] = {WEIGHTS: torch.cat([torch.zeros(0), *weights]), GAMMA: gamma}
     return mixes
 
 
+def _describe_mixes(mixes: Mapping[int, Mapping[str, Tensor]], chosen: int) -> list[str]:
+    lines = []
+    for number, mix in mixes.items():
+        weights = ", ".join(f"{weight:.3f}" for weight in mix[WEIGHTS].softmax(0).tolist())
+        taken = " <- taken" if number == chosen else ""
+        lines.append(f"mix {number}: weights {weights}, gamma {mix[GAMMA].item():.3f}{taken}")
+    return lines or ["no learned mix of the layers: their average is taken"]
+
+
 def _config_of_tensors(state: Mapping[str, Tensor], path: Path) -> ElmoConfig:
-    """The config of a biLM as far as its tensors tell it, and for the rest that of the published models."""
+    """Return the config of a biLM as far as its tensors show it, and for the rest that of the published models."""
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
         if name not in state or state[name].ndim != rank:
@@ -330,7 +297,7 @@ def _config_of_tensors(state: Mapping[str, Tensor], path: Path) -> ElmoConfig:
 
 
 def _elmo_settings(config: Any) -> Iterator[dict[str, Any]]:
-    """The parts of a training config that make an ELMo: those that name its two files."""
+    """Yield the parts of a training config that make an ELMo: those that name its two files."""
     if isinstance(config, dict):
         if {"options_file", "weight_file"} <= config.keys():
             yield config
@@ -355,15 +322,15 @@ def convert_allennlp(
     vocab_file: StrPath | None = None,
     overwrite: bool = False,
 ) -> Converted:
-    """Converts the ELMo inside an AllenNLP model to a folder for `from_pretrained`.
+    """Convert the ELMo inside an AllenNLP model to a folder for `from_pretrained`.
 
     Args:
         source: a model.tar.gz, a folder with a weights.th (or best.th), or a weights.th.
         output_dir: the folder to make, whole or not at all.
         options_file: the options.json of the ELMo, for what the tensors do not show: clips, activation, skip
-            connections, characters a word. Without it they are as in the archive's copy or else as published.
+            connections, characters per word. Without it they are as in the archive's copy or else as published.
         mix: which of the learned mixes of the layers becomes the model's, where there are several.
-        vocab_file: words for the tokenizer, one a line; embedding needs none.
+        vocab_file: words for the tokenizer, one per line; embedding needs none.
         overwrite: whether to replace a model that is already in `output_dir`.
 
     Raises:
@@ -377,48 +344,37 @@ def convert_allennlp(
     check_output(output_dir, overwrite, "config.json", [source, *more])
     archive = read_archive(source)
     prefix = _find_bilm(archive)
-    state = {name.removeprefix(prefix): tensor for name, tensor in archive.state.items() if name.startswith(prefix)}
-    elmo = prefix.removesuffix("_elmo_lstm.") if prefix.endswith("_elmo_lstm.") else None
-    mixes = {} if elmo is None else _read_mixes(archive, elmo)
-    if mixes and mix not in mixes:
-        raise ElmoError(f"{source}: has no mix {mix}; there are {', '.join(map(str, mixes))}")
-    if not mixes and mix:
-        raise ElmoError(f"{source}: has no mix {mix}, nor any other")
+    state = {}
+    for name, tensor in archive.state.items():
+        if name.startswith(prefix):
+            state[name.removeprefix(prefix)] = tensor
+    mixes = _read_mixes(archive, prefix)
+    if mix and mix not in mixes:
+        known = ", ".join(map(str, mixes)) or "none"
+        raise ElmoError(f"{source}: has no mix {mix}; there are {known}")
+    notes = [f"ELMo found at `{prefix.rstrip('.') or 'the top'}`", *_describe_mixes(mixes, mix)]
 
-    asker = "its other tensors"
     if options_file is not None:
         config, asker = read_options(options_file), f"the options in {os.fspath(options_file)}"
     elif archive.options is not None:
-        config, asker = config_of_options(archive.options, source / "fta"), "the options in the archive"
+        config, asker = parse_options(archive.options, source / "fta"), "the options in the archive"
     else:
-        config = _config_of_tensors(state, source)
+        config, asker = _config_of_tensors(state, source), "its other tensors"
+        notes.append("clips, activation and skip connections as in the published models (--options says otherwise)")
     tokenizer = read_tokenizer(vocab_file, config.max_characters_per_token)
     config.vocab_size = tokenizer.vocab_size
     config.mix_layer_norm = bool(mixes) and _uses_layer_norm(archive)
-    cached = state.pop(WORD_CACHE, None)
-    parameters = fill(weight_table(config), state, source, asker)
-    chosen = mixes[mix] if mixes else initial_mix(config)
-    if len(chosen["scalar_mix.scalar_weights"]) != config.num_hidden_layers + 1:
-        raise ElmoError(
-            f"{source}: mix {mix} is of {len(chosen['scalar_mix.scalar_weights'])} layers; the ELMo has "
-            f"{config.num_hidden_layers + 1}"
-        )
-
-    notes = [f"ELMo found at `{prefix.rstrip('.') or 'the top'}`"]
-    for number, found in mixes.items():
-        weights = ", ".join(f"{weight:.3f}" for weight in found["scalar_mix.scalar_weights"].softmax(0).tolist())
-        taken = " <- taken" if number == mix else ""
-        notes.append(f"mix {number}: weights {weights}, gamma {found['scalar_mix.gamma'].item():.3f}{taken}")
-    if not mixes:
-        notes.append("no learned mix of the layers: their average is taken")
-    if options_file is None and archive.options is None:
-        notes.append("clips, activation and skip connections as in the published models (--options says otherwise)")
-    if cached is not None:
-        notes.append(f"a cache of {len(cached):,} words' vectors is left out: they follow from the characters")
-    of_mixes = sum(len(found["scalar_mix.scalar_weights"]) + 1 for found in mixes.values())
-    rest = len(archive.state) - len(state) - of_mixes - (cached is not None)
+    rest = len(archive.state) - len(state) - sum(len(found[WEIGHTS]) + 1 for found in mixes.values())
     if rest:
         notes.append(f"{rest:,} tensors of the task left out")
+    if WORD_CACHE in state:
+        count = len(state.pop(WORD_CACHE))
+        notes.append(f"a cache of {count:,} words' vectors is left out: they follow from the characters")
+    parameters = fill_parameters(weight_table(config), state, source, asker)
+    chosen = mixes[mix] if mixes else initial_mix(config)
+    layers = config.num_hidden_layers + 1
+    if len(chosen[WEIGHTS]) != layers:
+        raise ElmoError(f"{source}: mix {mix} is of {len(chosen[WEIGHTS])} layers; the ELMo has {layers}")
     sources = [*archive.sources, *more]
     origin = "the ELMo of an AllenNLP model"
     return Converted(write_model(output_dir, config, tokenizer, parameters | chosen, origin, sources), notes)

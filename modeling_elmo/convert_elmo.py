@@ -1,4 +1,4 @@
-"""The original checkpoint format (bilm-tf, AllenNLP, SeqVec) to a `save_pretrained` folder, and back.
+"""Convert the original checkpoint format (bilm-tf, AllenNLP, SeqVec) to a `save_pretrained` folder, and back.
 
     options.json + weights.hdf5  --convert_checkpoint-->  config, tokenizer, model.safetensors, code, model card
                                  <--export_checkpoint---
@@ -6,19 +6,14 @@
 Two tables, each read in both directions, say what becomes what: OPTIONS and `weight_table`. Weights are only moved,
 never computed with, so a round trip gives back every bit. The softmax over words is not part of the format.
 
-Other families of checkpoints have a module each, convert_allennlp.py and convert_manylangs.py, and share from here how
-options are read and folders are written.
+The other families, convert_allennlp.py and convert_manylangs.py, have tables of their own and share the rest.
 """
 
-import hashlib
 import json
 import logging
 import math
-import os
 import reprlib
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,8 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from .card import conversion_card
 from .configuration_elmo import ElmoConfig
-from .files import ElmoError
+from .files import ElmoError, StrPath, atomic_write, read_json
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import CHARACTER_PADDING, ElmoTokenizer
 
@@ -47,7 +43,23 @@ logger = logging.getLogger(__name__)
 # Padding, sentence begin and end, and the unknown word come first in a tokenizer's vocabulary.
 SPECIAL_WORDS = 4
 
-StrPath = str | os.PathLike[str]
+
+@contextmanager
+def named(path: Path, trouble: str) -> Iterator[None]:
+    """Turn whatever is raised over a file into one line that names the file."""
+    try:
+        yield
+    except ElmoError:
+        raise
+    # libhdf5, tarfile, torch.load and from_pretrained answer broken files with nearly every built-in exception.
+    except Exception as error:
+        raise ElmoError(f"{path}: {trouble}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return the whole message in one line, without the path that an OSError repeats."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    return " ".join(str(reason or error).split()) or type(error).__name__
 
 
 # ---------------------------------------------------------------------------------------------------------- options
@@ -56,36 +68,45 @@ StrPath = str | os.PathLike[str]
 class Kind(NamedTuple):
     """What an option may be: in words, and as a test."""
 
-    wanted: str
+    description: str
     allows: Callable[[Any], bool]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def is_count(value: Any, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def at_least(least: int) -> Kind:
+    def allows(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    return Kind(f"a whole number of at least {least}", allows)
+
+
+def one_of(description: str, *values: Any) -> Kind:
+    # The type is compared as well: True == 1.
+    return Kind(description, lambda value: any(value == v and type(value) is type(v) for v in values))
 
 
 def is_filters(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) > 0
-        and all(isinstance(pair, list) and len(pair) == 2 and all(map(is_count, pair)) for pair in value)
-    )
+    return isinstance(value, list) and len(value) > 0 and all(map(is_filter, value))
 
 
-SIZE = Kind("a whole number of at least 1", is_count)
-CLIP = Kind(
-    "a positive number, or null for no bound", lambda value: value is None or (_is_number(value) and value > 0)
-)
-SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
+def is_filter(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(map(SIZE.allows, pair))
+
+
+SIZE, COUNT = at_least(1), at_least(0)
+CHARACTERS_PER_WORD = at_least(3)
+CLIP = Kind("a positive number, or null for no bound", lambda value: is_number(value) and value > 0)
+DROPOUT = Kind("a number from 0 up to, not including, 1", lambda value: is_number(value) and 0 <= value < 1)
+FILTERS = Kind("a list of [width, count] pairs of whole numbers", is_filters)
+ACTIVATION = one_of('"relu" or "tanh"', "relu", "tanh")
 REQUIRED = object()
 
 
 class Option(NamedTuple):
-    """One key of options.json and the config field it becomes; `field` is None for a key that is only checked."""
+    """One key of a file of options and the config field it becomes; `field` is None for a key that is only checked."""
 
     key: str
     field: str | None
@@ -93,62 +114,29 @@ class Option(NamedTuple):
     default: Any = REQUIRED
 
 
+# The stored embedding has 261 rows. Options for training say so; those for inference count padding in.
+ALPHABET = (CHARACTER_PADDING, CHARACTER_PADDING + 1)
 # The defaults are those of bilm-tf. Other keys, such as the settings of its training, have no part in the model.
 OPTIONS = (
-    Option("bidirectional", None, Kind("true: ELMo reads both ways", lambda value: value is True), True),
+    Option("bidirectional", None, one_of("true: ELMo reads both ways", True), True),
     Option("lstm.dim", "cell_dim", SIZE),
     Option("lstm.projection_dim", "projection_dim", SIZE),
     Option("lstm.n_layers", "num_hidden_layers", SIZE, 1),
     Option("lstm.cell_clip", "cell_clip", CLIP, None),
     Option("lstm.proj_clip", "projection_clip", CLIP, None),
-    Option("lstm.use_skip_connections", "use_skip_connections", SWITCH, False),
+    Option("lstm.use_skip_connections", "use_skip_connections", one_of("true or false", True, False), False),
     Option("char_cnn.embedding.dim", "char_embedding_dim", SIZE),
-    Option("char_cnn.filters", "char_filters", Kind("a list of [width, count] pairs of whole numbers", is_filters)),
-    Option(
-        "char_cnn.activation",
-        "char_activation",
-        Kind('"relu" or "tanh"', lambda value: isinstance(value, str) and value in ("relu", "tanh")),
-    ),
-    Option(
-        "char_cnn.max_characters_per_token",
-        "max_characters_per_token",
-        Kind("a whole number of at least 3", lambda value: is_count(value, least=3)),
-    ),
-    # The stored embedding has 261 rows. Options for training say so; those for inference count padding in.
-    Option(
-        "char_cnn.n_characters",
-        None,
-        Kind(
-            f"{CHARACTER_PADDING} or {CHARACTER_PADDING + 1}",
-            lambda value: is_count(value) and value in (CHARACTER_PADDING, CHARACTER_PADDING + 1),
-        ),
-        CHARACTER_PADDING + 1,
-    ),
-    Option(
-        "char_cnn.n_highway",
-        "num_highway_layers",
-        Kind("a whole number of at least 0", lambda value: is_count(value, least=0)),
-        0,
-    ),
-    Option(
-        "dropout",
-        "dropout",
-        Kind("a number from 0 up to, not including, 1", lambda value: _is_number(value) and 0 <= value < 1),
-        0.1,
-    ),
+    Option("char_cnn.filters", "char_filters", FILTERS),
+    Option("char_cnn.activation", "char_activation", ACTIVATION),
+    Option("char_cnn.max_characters_per_token", "max_characters_per_token", CHARACTERS_PER_WORD),
+    Option("char_cnn.n_characters", None, one_of(f"{ALPHABET[0]} or {ALPHABET[1]}", *ALPHABET), ALPHABET[1]),
+    Option("char_cnn.n_highway", "num_highway_layers", COUNT, 0),
+    Option("dropout", "dropout", DROPOUT, 0.1),
 )
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ElmoError(f"{path}: cannot be read: {one_line(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise ElmoError(f"{path}: not a JSON file: {one_line(error)}") from error
-
-
 def read_option(options: Any, option: Option, path: Path) -> Any:
+    """Return the value of one option, or its default where it is missing or null."""
     value = options
     parents: list[str] = []
     for part in option.key.split("."):
@@ -162,29 +150,39 @@ def read_option(options: Any, option: Option, path: Path) -> Any:
                 raise ElmoError(f"{path}: `{'.'.join(parents)}` is missing")
             return option.default
     if not option.kind.allows(value):
-        raise ElmoError(f"{path}: `{option.key}` must be {option.kind.wanted}, got {reprlib.repr(value)}")
+        raise ElmoError(f"{path}: `{option.key}` must be {option.kind.description}, got {reprlib.repr(value)}")
     return value
 
 
+def config_values(options: Any, table: Sequence[Option], path: Path) -> dict[str, Any]:
+    """Check all options of a table and return the config's fields."""
+    values = {}
+    for option in table:
+        value = read_option(options, option, path)
+        if option.field is not None:
+            values[option.field] = value
+    return values
+
+
 def read_options(path: StrPath) -> ElmoConfig:
-    """The config that an options.json describes."""
-    return config_of_options(read_json(Path(path)), Path(path))
+    """Read the config that an options.json describes."""
+    return parse_options(read_json(path), Path(path))
 
 
-def config_of_options(options: Any, path: Path) -> ElmoConfig:
-    """The config that options describe; `path` is where they are from."""
-    values = {option.key: read_option(options, option, path) for option in OPTIONS}
-    widest, characters = max(values["char_cnn.filters"])[0], values["char_cnn.max_characters_per_token"]
+def parse_options(options: Any, path: Path) -> ElmoConfig:
+    """Return the config that options describe; `path` is where they are from."""
+    values = config_values(options, OPTIONS, path)
+    widest, characters = max(values["char_filters"])[0], values["max_characters_per_token"]
     if widest > characters:
         raise ElmoError(
             f"{path}: `char_cnn.filters` has a width of {widest}, more than the {characters} characters of "
             "`char_cnn.max_characters_per_token`"
         )
-    return ElmoConfig(**{option.field: values[option.key] for option in OPTIONS if option.field is not None})
+    return ElmoConfig(**values)
 
 
-def _options_of(config: ElmoConfig) -> dict[str, Any]:
-    """The options.json of a config. What the format leaves to a default is written out."""
+def _make_options(config: ElmoConfig) -> dict[str, Any]:
+    """Return the options.json of a config. What the format leaves to a default is written out."""
     options: dict[str, Any] = {}
     for option in OPTIONS:
         *parents, last = option.key.split(".")
@@ -199,10 +197,10 @@ def _options_of(config: ElmoConfig) -> dict[str, Any]:
 
 
 class Transform(NamedTuple):
-    """An invertible rearrangement: a stored tensor to the parameters it becomes, and back."""
+    """A rearrangement of a stored tensor to the parameters it becomes, and back where the format is written too."""
 
     to_model: Callable[[Tensor], Sequence[Tensor]]
-    to_file: Callable[[Sequence[Tensor]], Tensor]
+    to_file: Callable[[Sequence[Tensor]], Tensor] | None = None
 
 
 SAME = Transform(lambda stored: [stored], lambda parameters: parameters[0])
@@ -221,80 +219,96 @@ GATES = Transform(
 
 
 class Weight(NamedTuple):
-    """One dataset of the file, its shape there, and the parameters it becomes."""
+    """One stored tensor, its shape in the file, and the parameters it becomes."""
 
-    dataset: str
+    name: str
     shape: tuple[int, ...]
     parameters: tuple[str, ...]
-    transform: Transform
+    transform: Transform = SAME
 
 
 def weight_table(config: ElmoConfig) -> Iterator[Weight]:
-    """What a file for `config` holds, and where it goes."""
+    """Yield what a file for `config` holds, and where it goes."""
     # A generator, so that an absurd number of layers fails at the first dataset that is missing.
-    dim, features, projection, cells = (
-        config.char_embedding_dim,
-        config.num_char_features,
-        config.projection_dim,
-        config.cell_dim,
-    )
+    dim, features = config.char_embedding_dim, config.num_char_features
+    size, cells = config.projection_dim, config.cell_dim
     encoder = "char_encoder"
     yield Weight("char_embed", (config.char_vocab_size - 1, dim), (f"{encoder}.char_embedding.weight",), EMBEDDING)
     for index, (width, count) in enumerate(config.char_filters or ()):
-        name = f"{encoder}.convolutions.{index}"
-        yield Weight(f"CNN/W_cnn_{index}", (1, width, dim, count), (f"{name}.weight",), CONVOLUTION)
-        yield Weight(f"CNN/b_cnn_{index}", (count,), (f"{name}.bias",), SAME)
+        target = f"{encoder}.convolutions.{index}"
+        yield Weight(f"CNN/W_cnn_{index}", (1, width, dim, count), (f"{target}.weight",), CONVOLUTION)
+        yield Weight(f"CNN/b_cnn_{index}", (count,), (f"{target}.bias",))
     for index in range(config.num_highway_layers):
         for gate in ("carry", "transform"):
-            name = f"{encoder}.highways.{index}.{gate}"
-            yield Weight(f"CNN_high_{index}/W_{gate}", (features, features), (f"{name}.weight",), TRANSPOSED)
-            yield Weight(f"CNN_high_{index}/b_{gate}", (features,), (f"{name}.bias",), SAME)
-    if features != projection:
-        name = f"{encoder}.projection"
-        yield Weight("CNN_proj/W_proj", (features, projection), (f"{name}.weight",), TRANSPOSED)
-        yield Weight("CNN_proj/b_proj", (projection,), (f"{name}.bias",), SAME)
+            target = f"{encoder}.highways.{index}.{gate}"
+            yield Weight(f"CNN_high_{index}/W_{gate}", (features, features), (f"{target}.weight",), TRANSPOSED)
+            yield Weight(f"CNN_high_{index}/b_{gate}", (features,), (f"{target}.bias",))
+    if features != size:
+        yield Weight("CNN_proj/W_proj", (features, size), (f"{encoder}.projection.weight",), TRANSPOSED)
+        yield Weight("CNN_proj/b_proj", (size,), (f"{encoder}.projection.bias",))
     for direction, model in enumerate(("forward_lm", "backward_lm")):
         for layer in range(config.num_hidden_layers):
-            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
-            name = f"{model}.layers.{layer}"
-            gates = (f"{name}.input_gates.weight", f"{name}.recurrent_gates.weight")
-            yield Weight(f"{cell}/W_0", (2 * projection, 4 * cells), gates, GATES)
-            yield Weight(f"{cell}/B", (4 * cells,), (f"{name}.input_gates.bias",), SAME)
-            yield Weight(f"{cell}/W_P_0", (cells, projection), (f"{name}.projection.weight",), TRANSPOSED)
+            source = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            target = f"{model}.layers.{layer}"
+            gates = (f"{target}.input_gates.weight", f"{target}.recurrent_gates.weight")
+            yield Weight(f"{source}/W_0", (2 * size, 4 * cells), gates, GATES)
+            yield Weight(f"{source}/B", (4 * cells,), (f"{target}.input_gates.bias",))
+            yield Weight(f"{source}/W_P_0", (cells, size), (f"{target}.projection.weight",), TRANSPOSED)
+
+
+def fill_parameters(
+    table: Iterable[Weight],
+    stored: Mapping[str, Any],
+    path: Path,
+    asker: str,
+    read: Callable[[Any], Tensor] = Tensor.float,
+) -> dict[str, Tensor]:
+    """Return the parameters, in float32, that a table makes of stored tensors: of all of them, and of nothing else.
+
+    Args:
+        table: what is expected.
+        stored: what there is: tensors or datasets by name. None is read before all have the right shapes.
+        path: where it is from.
+        asker: what the expected shapes are from.
+        read: reads one of them as float32.
+    """
+    weights = []
+    for weight in table:
+        if weight.name not in stored:
+            raise ElmoError(f"{path}: `{weight.name}` is missing, which {asker} ask for")
+        shape = stored[weight.name].shape  # an HDF5 dataset may have none
+        if shape != weight.shape:
+            shape = shape and tuple(shape)
+            raise ElmoError(f"{path}: `{weight.name}` has shape {shape} where {asker} ask for {weight.shape}")
+        weights.append(weight)
+    left_over = sorted(stored.keys() - {weight.name for weight in weights})
+    if left_over:
+        raise ElmoError(f"{path}: {left_over[0]!r} is left over: {asker} have no place for it")
+    # The largest first: a tensor and its rearranged copy are both in memory, while little else is.
+    weights.sort(key=lambda weight: math.prod(weight.shape), reverse=True)
+    parameters: dict[str, Tensor] = {}
+    for weight in tqdm(weights, desc="reading", unit="tensor", leave=False, disable=None):
+        dtype = stored[weight.name].dtype
+        if not (dtype.is_floating_point if isinstance(dtype, torch.dtype) else dtype.kind == "f"):
+            raise ElmoError(f"{path}: `{weight.name}` holds {dtype}; expected floating-point numbers")
+        tensor = read(stored[weight.name])
+        if not tensor.isfinite().all():
+            raise ElmoError(f"{path}: `{weight.name}` holds values that are not finite")
+        for name, parameter in zip(weight.parameters, weight.transform.to_model(tensor), strict=True):
+            parameters[name] = parameter.clone(memory_format=torch.contiguous_format)
+    return parameters
 
 
 def initial_mix(config: ElmoConfig) -> dict[str, Tensor]:
-    """The mix of the layers, which the format does not have: their average."""
+    """Return the mix of a model without a learned one: the average of the layers."""
     return {
         "scalar_mix.scalar_weights": torch.zeros(config.num_hidden_layers + 1),
         "scalar_mix.gamma": torch.ones(1),
     }
 
 
-def one_line(error: BaseException) -> str:
-    """What went wrong, without the path that an OSError repeats."""
-    reason = isinstance(error, OSError) and error.strerror
-    return " ".join(str(reason or error).split()) or type(error).__name__
-
-
-@contextmanager
-def named(path: Path, trouble: str) -> Iterator[None]:
-    """Turns whatever is raised over a file into one line that names the file."""
-    try:
-        yield
-    except ElmoError:
-        raise
-    # libhdf5 and from_pretrained answer broken files with nearly every built-in exception and a few of their own.
-    except Exception as error:
-        raise ElmoError(f"{path}: {trouble}: {one_line(error)}") from error
-
-
-def progress(weights: Iterable[Weight], what: str) -> "tqdm[Weight]":
-    return tqdm(list(weights), desc=what, unit="tensor", leave=False, disable=None)
-
-
 def _find_datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
-    """Every dataset of a file by name. Links that lead elsewhere are refused without being followed."""
+    """Return every dataset of a file by name. Links that lead elsewhere are refused without being followed."""
     datasets: dict[str, h5py.Dataset] = {}
     visited = set()
     groups: list[tuple[str, h5py.Group]] = [("", file)]
@@ -319,59 +333,40 @@ def _find_datasets(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
     return datasets
 
 
-def _check_dataset(dataset: h5py.Dataset, weight: Weight, path: Path) -> None:
-    """Refuses, before any of its data is read, a dataset that is not the one in the table."""
-    name = f"{path}: `{weight.dataset}`"
-    if dataset.shape != weight.shape:
-        raise ElmoError(f"{name} has shape {dataset.shape} where the options ask for {weight.shape}")
-    if dataset.dtype.kind != "f":
-        raise ElmoError(f"{name} holds {dataset.dtype}; expected floating-point numbers")
-    if dataset.is_virtual or dataset.external is not None:
-        raise ElmoError(f"{name} keeps its data in other files")
-    if dataset.id.get_storage_size() == 0:
-        raise ElmoError(f"{name} was never written")
-
-
 def read_weights(path: StrPath, config: ElmoConfig) -> dict[str, Tensor]:
-    """The parameters of an `ElmoModel` for `config`, in float32, from a weights file."""
+    """Read the parameters of an `ElmoModel` for `config`, in float32, from an HDF5 file."""
     path = Path(path)
-    parameters: dict[str, Tensor] = {}
+
+    def read(dataset: h5py.Dataset) -> Tensor:
+        values = np.empty(dataset.shape, dtype=np.float32)
+        dataset.read_direct(values)
+        return torch.from_numpy(values)
+
     with named(path, "not a readable HDF5 file"), h5py.File(path, "r") as file:
         datasets = _find_datasets(file, path)
-        names = set()
-        for weight in weight_table(config):
-            if weight.dataset not in datasets:
-                raise ElmoError(f"{path}: `{weight.dataset}` is missing, which the options ask for")
-            _check_dataset(datasets[weight.dataset], weight, path)
-            names.add(weight.dataset)
-        if left_over := sorted(datasets.keys() - names):
-            raise ElmoError(f"{path}: {left_over[0]!r} is left over: the options have no place for it")
-        # The largest first: a tensor and its rearranged copy are both in memory, while little else is.
-        by_size = sorted(weight_table(config), key=lambda weight: math.prod(weight.shape), reverse=True)
-        for weight in progress(by_size, "reading"):
-            stored = np.empty(weight.shape, dtype=np.float32)
-            datasets[weight.dataset].read_direct(stored)
-            if not np.isfinite(stored).all():
-                raise ElmoError(f"{path}: `{weight.dataset}` holds values that are not finite")
-            tensors = weight.transform.to_model(torch.from_numpy(stored))
-            for name, tensor in zip(weight.parameters, tensors, strict=True):
-                parameters[name] = tensor.contiguous()
-    return parameters
+        for name, dataset in datasets.items():
+            if dataset.is_virtual or dataset.external is not None:
+                raise ElmoError(f"{path}: `{name}` keeps its data in other files")
+            if dataset.shape and dataset.id.get_storage_size() == 0:
+                raise ElmoError(f"{path}: `{name}` was never written")
+        return fill_parameters(weight_table(config), datasets, path, "the options", read)
 
 
 def write_weights(path: StrPath, config: ElmoConfig, parameters: Mapping[str, Tensor]) -> None:
-    """Writes a weights file: the inverse of `read_weights`. Parameters that the format does not have are left out."""
+    """Write an HDF5 file: the inverse of `read_weights`. Parameters that the format does not have are left out."""
+    weights = list(weight_table(config))
     with h5py.File(path, "x") as file:
-        for weight in progress(weight_table(config), "writing"):
+        for weight in tqdm(weights, desc="writing", unit="tensor", leave=False, disable=None):
+            assert weight.transform.to_file is not None
             stored = weight.transform.to_file([parameters[name] for name in weight.parameters])
-            file.create_dataset(weight.dataset, data=stored.contiguous().numpy())
+            file.create_dataset(weight.name, data=stored.contiguous().numpy())
 
 
 # ---------------------------------------------------------------------------------------------------------- folders
 
 
 def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
-    """The family of a checkpoint, by the look of what is given, and what to read of it.
+    """Return the family of a checkpoint, judged by its files, and what to read of it.
 
     `bilm-tf` is read from two files, options and weights; `AllenNLP` and `ELMoForManyLangs` from one file or folder.
     """
@@ -406,14 +401,15 @@ def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
 
 
 def check_file(path: Path) -> None:
-    """Refuses what is not a plain file: a pipe, for one, could be read but once."""
+    """Refuse what is not a plain file: a pipe, for one, can be read only once."""
     with named(path, "cannot be read"):
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ElmoError(f"{path}: is not a file")
+        path.stat()
+    if not path.is_file():
+        raise ElmoError(f"{path}: is not a file")
 
 
 def check_output(output_dir: Path, overwrite: bool, marker: str, inputs: Sequence[Path]) -> None:
-    """Refuses an output folder that is in use, except to overwrite an earlier result, which has a file `marker`."""
+    """Refuse an output folder that is in use, except to overwrite an earlier result, which has a file `marker`."""
     with named(output_dir, "cannot be used"):
         if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
             return
@@ -430,23 +426,12 @@ def check_output(output_dir: Path, overwrite: bool, marker: str, inputs: Sequenc
 
 @contextmanager
 def new_folder(output_dir: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `output_dir` when it is complete. On an error nothing is left or changed."""
+    """Yield a folder to fill that becomes `output_dir` when it is complete. On an error nothing is left or changed."""
     missing = [parent for parent in output_dir.parents if not parent.exists()]
     try:
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        # Inside the temporary folder, which only its owner may read: the result has ordinary permissions.
-        with tempfile.TemporaryDirectory(prefix=f".{output_dir.name}-", dir=output_dir.parent) as scratch:
-            new, old = Path(scratch, "new"), Path(scratch, "old")
-            new.mkdir()
-            yield new
-            if output_dir.exists():
-                output_dir.rename(old)
-            try:
-                new.rename(output_dir)
-            except OSError:
-                if old.exists():
-                    old.rename(output_dir)
-                raise
+        with atomic_write(output_dir) as folder:
+            folder.mkdir(parents=True)
+            yield folder
     except BaseException as error:
         for parent in missing:
             with suppress(OSError):
@@ -463,13 +448,13 @@ def convert_checkpoint(
     vocab_file: StrPath | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Converts an original checkpoint to a folder for `from_pretrained`; returns the folder.
+    """Convert an original checkpoint to a folder for `from_pretrained`; return the folder.
 
     Args:
         options_file: the checkpoint's options.json.
         weights_file: its weights, an HDF5 file.
         output_dir: the folder to make, whole or not at all.
-        vocab_file: the words of the checkpoint's softmax, one a line; embedding needs none.
+        vocab_file: the words of the checkpoint's softmax, one per line; embedding needs none.
         overwrite: whether to replace a model that is already in `output_dir`.
 
     Raises:
@@ -498,13 +483,13 @@ def write_model(
     origin: str,
     sources: Sequence[Path],
 ) -> Path:
-    """Writes a converted model with its tokenizer and a card, whole or not at all; returns the folder."""
+    """Write a converted model with its tokenizer and a card, whole or not at all; return the folder."""
     with torch.device("meta"):
         model = ElmoModel(config)
     # Strict: a parameter that a table forgot is an error, not a random initial value.
     model.load_state_dict(parameters, strict=True, assign=True)
     with named(sources[0], "cannot be read"):
-        card = model_card(config, parameters, origin, sources)
+        card = conversion_card(model, tokenizer, origin, sources)
 
     with new_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
@@ -514,7 +499,7 @@ def write_model(
 
 
 def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool = False) -> Path:
-    """Writes the biLM of a `save_pretrained` folder in the original format; returns the folder.
+    """Write the biLM of a `save_pretrained` folder in the original format; return the folder.
 
     Args:
         model_dir: a folder with an ELMo model, on its own or in a task model.
@@ -543,17 +528,18 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
             tokenizer = ElmoTokenizer.from_pretrained(model_dir, local_files_only=True)
             words = tokenizer.convert_ids_to_tokens(range(SPECIAL_WORDS, tokenizer.vocab_size))
     model, loading = loaded
-    if missing := sorted(loading["missing_keys"]):
+    missing = sorted(loading["missing_keys"])
+    if missing:
         raise ElmoError(f"{model_dir}: the weights lack `{missing[0]}`")
     parameters = model.state_dict()
     for name, tensor in parameters.items():
         if not np.isfinite(tensor.numpy()).all():
             raise ElmoError(f"{model_dir}: `{name}` holds values that are not finite")
-    if _mixes_otherwise(config, parameters):
+    if _has_learned_mix(config, parameters):
         logger.warning("The format has no mix of the layers: that of %s is left out.", model_dir)
 
     with new_folder(output_dir) as folder:
-        (folder / "options.json").write_text(json.dumps(_options_of(config), indent=2) + "\n", encoding="utf-8")
+        (folder / "options.json").write_text(json.dumps(_make_options(config), indent=2) + "\n", encoding="utf-8")
         with named(output_dir / "weights.hdf5", "cannot be written"):
             write_weights(folder / "weights.hdf5", config, parameters)
         if words:
@@ -578,119 +564,19 @@ def _read_config(model_dir: Path) -> ElmoConfig:
     return config
 
 
-def _mixes_otherwise(config: ElmoConfig, parameters: Mapping[str, Tensor]) -> bool:
-    """Whether the layers are mixed otherwise than in a model that was just converted."""
+def _has_learned_mix(config: ElmoConfig, parameters: Mapping[str, Tensor]) -> bool:
+    """Return whether the layers are mixed differently from a model that was just converted."""
     if config.mix != "scalar" or config.mix_layer_norm:
         return True
     return any(not torch.equal(parameters[name], value) for name, value in initial_mix(config).items())
 
 
 def read_tokenizer(vocab_file: Path | None, max_characters_per_token: int) -> ElmoTokenizer:
-    try:
+    with named(vocab_file or Path("vocab.txt"), "not a readable list of words"):
         return ElmoTokenizer(vocab_file=vocab_file, max_characters_per_token=max_characters_per_token)
-    except (UnicodeDecodeError, OSError) as error:
-        raise ElmoError(f"{vocab_file}: not a readable list of words: {one_line(error)}") from error
-    except ValueError as error:
-        raise ElmoError(one_line(error)) from error
 
 
 def _write_vocabulary(path: Path, words: Sequence[str]) -> None:
-    """One word a line, as bilm-tf has it: its three special words first, under its names, and no padding."""
+    """Write one word per line as bilm-tf does: its three special words first, under its names, and no padding."""
     lines = ["<S>", "</S>", "<UNK>", *words]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogatepass", newline="\n")
-
-
-# ------------------------------------------------------------------------------------------------------- model card
-
-MODEL_CARD = """\
----
-library_name: transformers
-pipeline_tag: feature-extraction
-tags:
-- elmo
----
-
-# ELMo
-
-Contextual word vectors from a bidirectional LSTM language model over characters (Peters et al., 2018). The weights
-were converted from {origin}:
-
-| file | bytes | sha256 |
-|---|---|---|
-{sources}
-
-| | |
-|---|---|
-| parameters of the language model | {parameters} |
-| LSTM layers, each direction | {layers} |
-| LSTM cells, projected to | {cells}, {projection} |
-| size of a word's vector | {hidden} |
-| character filters, width × count | {filters} |
-| highway layers | {highways} |
-| words in the vocabulary | {words} |
-| what `last_hidden_state` is | {mix} |
-
-## Use
-
-```python
-import torch
-from transformers import AutoModel, AutoTokenizer
-
-name = "path/to/this/folder"  # or its name on the Hub
-tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-model = AutoModel.from_pretrained(name, trust_remote_code=True)
-
-inputs = tokenizer(["The bank raised its rates.", "They sat on the bank."], padding=True, return_tensors="pt")
-with torch.no_grad():
-    outputs = model(**inputs, output_hidden_states=True)
-print(outputs.last_hidden_state.shape)  # sentences, words with <S> and </S>, {hidden}
-print(len(outputs.hidden_states))  # the layers that `last_hidden_state` is made of
-```
-
-`trust_remote_code=True` runs the Python files of this folder. It is not needed after `import modeling_elmo`, where
-that package is installed. Text that is already split into words goes in with `is_split_into_words=True`.
-
-## Citation
-
-```bibtex
-@inproceedings{{peters-etal-2018-deep,
-  title = "Deep Contextualized Word Representations",
-  author = "Peters, Matthew E. and Neumann, Mark and Iyyer, Mohit and Gardner, Matt and Clark, Christopher and
-            Lee, Kenton and Zettlemoyer, Luke",
-  booktitle = "Proceedings of NAACL-HLT 2018, Volume 1 (Long Papers)",
-  pages = "2227--2237",
-  year = "2018",
-  doi = "10.18653/v1/N18-1202",
-}}
-```
-"""
-
-
-def model_card(config: ElmoConfig, parameters: Mapping[str, Tensor], origin: str, sources: Sequence[Path]) -> str:
-    """What a folder's README.md says of the model and of the files it came from."""
-    mix, gamma = parameters["scalar_mix.scalar_weights"].softmax(0), parameters["scalar_mix.gamma"].item()
-    is_average = not parameters["scalar_mix.scalar_weights"].any() and gamma == 1
-    learned = f"the layers times {', '.join(f'{gamma * weight:.3f}' for weight in mix.tolist())}, as was learned"
-    # The mix is not the language model's, and row 0 of the character embedding is of our own making.
-    of_bilm = sum(tensor.numel() for name, tensor in parameters.items() if not name.startswith("scalar_mix."))
-    of_bilm -= config.char_embedding_dim if config.char_filters else 0
-    rows = []
-    for path in sources:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        rows.append(f"| `{path.name}` | {path.stat().st_size:,} | `{digest.hexdigest()}` |")
-    return MODEL_CARD.format(
-        origin=origin,
-        sources="\n".join(rows),
-        parameters=f"{of_bilm:,}",
-        layers=config.num_hidden_layers,
-        cells=config.cell_dim,
-        projection=config.projection_dim,
-        hidden=config.hidden_size,
-        filters=", ".join(f"{width} × {count}" for width, count in config.char_filters) or "none",
-        highways=config.num_highway_layers,
-        words=f"{config.vocab_size:,}" if config.vocab_size > SPECIAL_WORDS else "none; words are read as characters",
-        mix="the average of the layers" if is_average else learned,
-    )

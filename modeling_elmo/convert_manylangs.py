@@ -1,4 +1,4 @@
-"""A model of ELMoForManyLangs (Che et al., 2018; 44 languages) to a `save_pretrained` folder.
+"""Convert a model of ELMoForManyLangs (Che et al., 2018; 44 languages) to a `save_pretrained` folder.
 
     config.json, its settings, char.dic, word.dic, token_embedder.pkl, encoder.pkl  --convert_manylangs-->
     config, tokenizer, model.safetensors, code, model card
@@ -14,30 +14,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from .configuration_elmo import ElmoConfig
-from .convert_allennlp import Stored, fill, highway_table, linear_table, lstm_table, read_state
+from .convert_allennlp import highway_table, linear_table, lstm_table, read_state
 from .convert_elmo import (
+    ACTIVATION,
+    CHARACTERS_PER_WORD,
     CLIP,
+    COUNT,
+    FILTERS,
     SIZE,
     Kind,
     Option,
-    StrPath,
+    Transform,
+    Weight,
     check_file,
     check_output,
+    config_values,
+    fill_parameters,
     initial_mix,
-    is_count,
-    is_filters,
     named,
-    one_line,
-    read_json,
-    read_option,
     write_model,
 )
-from .files import ElmoError
+from .files import ElmoError, StrPath, read_json
 from .tokenization_elmo import FIRST_CHARACTER, ElmoTokenizer
 
 PADDING, SENTENCE_BEGIN, SENTENCE_END, UNKNOWN = "<pad>", "<bos>", "<eos>", "<oov>"
@@ -63,48 +63,30 @@ PUBLISHED_SETTINGS = {
     "dropout": 0.1,
 }
 
-COUNT = Kind("a whole number of at least 0", lambda value: is_count(value, least=0))
 
-
-def _is_named(name: str) -> Kind:
-    return Kind(
-        f'"{name}", the only one there is here', lambda value: isinstance(value, str) and value.lower() == name
-    )
+def _only(name: str) -> Kind:
+    return Kind(f'"{name}", the only one supported', lambda value: isinstance(value, str) and value.lower() == name)
 
 
 OPTIONS = (
-    Option("encoder.name", None, _is_named("elmo")),
+    Option("encoder.name", None, _only("elmo")),
     Option("encoder.projection_dim", "projection_dim", SIZE),
     Option("encoder.dim", "cell_dim", SIZE),
     Option("encoder.n_layers", "num_hidden_layers", SIZE),
     Option("encoder.cell_clip", "cell_clip", CLIP, None),
     Option("encoder.proj_clip", "projection_clip", CLIP, None),
-    Option("token_embedder.name", None, _is_named("cnn")),
+    Option("token_embedder.name", None, _only("cnn")),
     Option("token_embedder.word_dim", "word_embedding_dim", COUNT),
     Option("token_embedder.char_dim", "char_embedding_dim", COUNT),
-    Option(
-        "token_embedder.max_characters_per_token",
-        "max_characters_per_token",
-        Kind("a whole number of at least 3", lambda value: is_count(value, least=3)),
-    ),
-    Option(
-        "token_embedder.activation",
-        "char_activation",
-        Kind('"relu" or "tanh"', lambda value: isinstance(value, str) and value in ("relu", "tanh")),
-        "relu",
-    ),
-    Option(
-        "token_embedder.filters",
-        "char_filters",
-        Kind("a list of [width, count] pairs of whole numbers", is_filters),
-        [],
-    ),
+    Option("token_embedder.max_characters_per_token", "max_characters_per_token", CHARACTERS_PER_WORD),
+    Option("token_embedder.activation", "char_activation", ACTIVATION, "relu"),
+    Option("token_embedder.filters", "char_filters", FILTERS, []),
     Option("token_embedder.n_highway", "num_highway_layers", COUNT, 0),
 )
 
 
 def _read_settings(folder: Path) -> tuple[Any, Path]:
-    """The settings that a folder's config.json names, and where they are from: nothing outside the folder is read."""
+    """Return the settings that a folder's config.json names, and their file; nothing outside the folder is read."""
     config_file = folder / "config.json"
     config = read_json(config_file)
     config_path = config.get("config_path") if isinstance(config, dict) else None
@@ -123,12 +105,9 @@ def _read_settings(folder: Path) -> tuple[Any, Path]:
 
 
 def _read_config(folder: Path) -> ElmoConfig:
-    """The config but for the sizes of the dictionaries."""
+    """Read the config, except for the sizes of the dictionaries."""
     settings, path = _read_settings(folder)
-    values = {option.field: read_option(settings, option, path) for option in OPTIONS if option.field is not None}
-    for option in OPTIONS:
-        if option.field is None:
-            read_option(settings, option, path)
+    values = config_values(settings, OPTIONS, path)
     if not values["char_embedding_dim"]:  # there are no characters, whatever else the settings say of them
         del values["char_embedding_dim"]
         values |= {"char_filters": [], "num_highway_layers": 0}
@@ -146,11 +125,9 @@ class Dictionary(NamedTuple):
 
 
 def read_dictionary(path: Path, special: Sequence[str]) -> Dictionary:
-    """Reads lines of an entry, a tab and its id. The special entries come first, the others by id."""
-    try:
+    """Read lines of an entry, a tab and its id. The special entries come first, the others by id."""
+    with named(path, "cannot be read"):
         lines = path.read_bytes().decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ElmoError(f"{path}: cannot be read: {one_line(error)}") from error
     if not lines[-1]:
         lines.pop()
     ids: dict[str, int] = {}
@@ -165,35 +142,28 @@ def read_dictionary(path: Path, special: Sequence[str]) -> Dictionary:
         ids[name] = int(index)
     if sorted(ids.values()) != list(range(len(ids))):
         raise ElmoError(f"{path}: the ids of {len(ids)} entries must be the numbers from 0 to {len(ids) - 1}")
-    if missing := [name for name in special if name not in ids]:
-        raise ElmoError(f"{path}: lacks {missing[0]!r}")
+    for name in special:
+        if name not in ids:
+            raise ElmoError(f"{path}: lacks {name!r}")
     ordinary = sorted(ids.keys() - set(special), key=ids.__getitem__)
     return Dictionary(ordinary, [ids[name] for name in (*special, *ordinary)])
 
 
-def embedder_table(config: ElmoConfig, words: Dictionary | None, characters: Dictionary | None) -> Iterator[Stored]:
-    """What token_embedder.pkl holds, and where it goes."""
+def embedder_table(config: ElmoConfig, words: Dictionary | None, characters: Dictionary | None) -> Iterator[Weight]:
+    """Yield what token_embedder.pkl holds, and where it goes."""
     target = "char_encoder"
     if config.word_embedding_dim:
         assert words is not None
-        word_rows = torch.tensor(words.rows)
-
-        def to_words(stored: Tensor) -> Sequence[Tensor]:
-            return [stored[word_rows]]
-
+        reorder = Transform(lambda stored: [stored[words.rows]])
         shape = (len(words.rows), config.word_embedding_dim)
-        yield Stored("word_emb_layer.embedding.weight", shape, (f"{target}.word_embedding.weight",), to_words)
+        yield Weight("word_emb_layer.embedding.weight", shape, (f"{target}.word_embedding.weight",), reorder)
     if config.char_filters:
         assert characters is not None
-        character_rows = torch.tensor(characters.rows)
-
-        def to_characters(stored: Tensor) -> Sequence[Tensor]:
-            """Our row 0 is a padded word."""
-            return [F.pad(stored[character_rows], (0, 0, 1, 0))]
-
+        # Our row 0 is a padded word.
+        reorder = Transform(lambda stored: [F.pad(stored[characters.rows], (0, 0, 1, 0))])
         dim = config.char_embedding_dim
         shape = (len(characters.rows), dim)
-        yield Stored("char_emb_layer.embedding.weight", shape, (f"{target}.char_embedding.weight",), to_characters)
+        yield Weight("char_emb_layer.embedding.weight", shape, (f"{target}.char_embedding.weight",), reorder)
         for index, (width, count) in enumerate(config.char_filters):
             yield from linear_table(f"convolutions.{index}", (count, dim, width), f"{target}.convolutions.{index}")
         yield from highway_table(config, "highways.")
@@ -202,7 +172,7 @@ def embedder_table(config: ElmoConfig, words: Dictionary | None, characters: Dic
 
 
 def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool = False) -> Path:
-    """Converts a model of ELMoForManyLangs to a folder for `from_pretrained`; returns the folder.
+    """Convert a model of ELMoForManyLangs to a folder for `from_pretrained`; return the folder.
 
     Args:
         model_dir: the unpacked model: config.json, char.dic, word.dic, token_embedder.pkl, encoder.pkl.
@@ -229,8 +199,9 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
         words = read_dictionary(model_dir / "word.dic", SPECIAL_WORDS)
     if config.char_filters:
         characters = read_dictionary(model_dir / "char.dic", SPECIAL_CHARACTERS)
-        if unfit := [entry for entry in characters.entries if len(entry) != 1]:
-            raise ElmoError(f"{model_dir / 'char.dic'}: {unfit[0]!r} is not one character")
+        for entry in characters.entries:
+            if len(entry) != 1:
+                raise ElmoError(f"{model_dir / 'char.dic'}: {entry!r} is not one character")
     spelled = characters.entries if characters is not None else []
     with named(model_dir / "word.dic", "not a vocabulary"):
         tokenizer = ElmoTokenizer(
@@ -247,7 +218,8 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
 
     embedder, encoder, *_ = sources
     asker = "the settings and dictionaries"
-    parameters = fill(embedder_table(config, words, characters), read_state(embedder, embedder), embedder, asker)
-    parameters |= fill(lstm_table(config, ""), read_state(encoder, encoder), encoder, "the settings")
+    table = embedder_table(config, words, characters)
+    parameters = fill_parameters(table, read_state(embedder, embedder), embedder, asker)
+    parameters |= fill_parameters(lstm_table(config, ""), read_state(encoder, encoder), encoder, "the settings")
     origin = "a model of ELMoForManyLangs (Che et al., 2018), whose text is split into words beforehand"
     return write_model(output_dir, config, tokenizer, parameters | initial_mix(config), origin, sources)

@@ -50,18 +50,41 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
     try:
         yield scratch
         if scratch.is_dir() and path.is_dir():
-            shutil.rmtree(path)
-        os.replace(scratch, path)
+            _replace_folder(scratch, path)
+        else:
+            os.replace(scratch, path)
     finally:
         if scratch.is_dir():
             shutil.rmtree(scratch)
         scratch.unlink(missing_ok=True)
 
 
+def _replace_folder(new: Path, path: Path) -> None:
+    """Put a folder in the place of another, which comes back if that fails."""
+    old = new.with_suffix(".old")
+    os.replace(path, old)
+    try:
+        os.replace(new, path)
+    except OSError:
+        os.replace(old, path)
+        raise
+    shutil.rmtree(old)
+
+
 def write_text(path: StrPath, text: str) -> None:
     """Write a text file whole or not at all."""
     with atomic_write(path) as scratch:
         scratch.write_text(text, encoding="utf-8")
+
+
+def read_json(path: StrPath) -> Any:
+    """Read a JSON file."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ElmoError(f"{path}: cannot be read: {error.strerror or first_line(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ElmoError(f"{path}: not a JSON file: {first_line(error)}") from error
 
 
 def file_digest(path: StrPath) -> str:

@@ -420,7 +420,7 @@ MANYLANGS_DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         change_state("token_embedder.pkl", lambda state: state.pop("convolutions.1.bias")),
         "`convolutions.1.bias` is missing",
     ),
-    "a tensor more": (change_state("encoder.pkl", misname), "`forward_layer_9.input_linearity.weight` is left over"),
+    "a tensor more": (change_state("encoder.pkl", misname), "'forward_layer_9.input_linearity.weight' is left over"),
     "other sizes": (
         change_settings("encoder", "dim", 16),
         r"has shape \(68, 11\) where the settings ask for \(64, 11\)",
@@ -710,7 +710,7 @@ ALLENNLP_DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a tensor more": (
         lambda state: state.update({f"{BILM}_elmo_lstm.strange": torch.zeros(1)}),
-        "`_elmo_lstm.strange` is left over",
+        "'_elmo_lstm.strange' is left over",
     ),
     "a backward layer less": (
         lambda state: [state.pop(name) for name in list(state) if "backward_layer_1" in name],

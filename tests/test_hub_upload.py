@@ -30,6 +30,7 @@ from modeling_elmo import (
     ElmoModel,
     ElmoTokenizer,
 )
+from modeling_elmo.card import format_number, release_card
 from modeling_elmo.configuration_elmo import AUTO_MAP
 from modeling_elmo.files import ElmoError
 from training import finetune, pretrain
@@ -192,7 +193,8 @@ def save(model: Any, folder: Path) -> Path:
 def bilm(work) -> Path:
     """A folder as pretraining leaves it, but for the time that takes."""
     torch.manual_seed(0)
-    folder = save(ElmoForPreTraining(ElmoConfig(**SIZES)), work / "bilm")
+    model = ElmoForPreTraining(ElmoConfig(**SIZES))
+    folder = save(model, work / "bilm")
     results = {
         "eval_perplexity_forward": 104.71234,
         "eval_perplexity_backward": 106.94321,
@@ -205,7 +207,7 @@ def bilm(work) -> Path:
     settings = Settings(
         output_dir="bilm", train_file=["litbank.txt"], validation_file=["heldout.txt"], learning_rate=0.125
     )
-    (folder / "README.md").write_text(pretrain.model_card(settings, results))
+    (folder / "README.md").write_text(pretrain.model_card(settings, results, model, ElmoTokenizer(vocab=WORDS)))
     (folder / "all_results.json").write_text(json.dumps(results))
     (folder / "checkpoint-5").mkdir()
     (folder / "checkpoint-5" / "optimizers.pt").write_bytes(b"\0")
@@ -239,10 +241,8 @@ def vectors(folder: Path, kind: Any) -> dict[str, torch.Tensor]:
 
 
 def write_card(folder: Path, **changes: Any) -> str:
-    settings = {"repo_id": "user/name", "revision": "main", "license": "mit", "language": None, "datasets": None}
     model, tokenizer = hub_upload.load_source(folder)
-    taken = hub_upload.survey(folder).taken
-    return hub_upload.write_card(hub_upload.CardSettings(**{**settings, **changes}), folder, model, tokenizer, taken)
+    return release_card(folder, model, tokenizer, "user/name", **{"license": "mit", **changes})
 
 
 def python_block(card: str) -> str:
@@ -283,10 +283,10 @@ def test_what_was_shared_in_three_ways_computes_the_same_without_the_package(hub
     # A branch of its own, of another model under the same name: pretraining, in one file.
     done = uploader(bilm, "user/tagger", "--revision", "dev/bilm", "--private", checked=True)
     assert done.code == 2
-    assert "user/tagger is there and public" in done.err
+    assert "user/tagger exists and is public" in done.err
     done = uploader(bilm, "user/tagger", "--revision", "dev/bilm", checked=True)
     assert done.code == 0, done.err
-    assert "Not taken along: checkpoint-5/" in done.out
+    assert "Not uploaded: checkpoint-5/" in done.out
     assert set(repo.branches) == {"main", "dev/bilm"}
     assert repo.branches["main"] == first
     on_branch = repo.files("dev/bilm")
@@ -353,7 +353,7 @@ def test_the_second_time_nothing_is_sent_and_then_only_what_changed(hub, uploade
     assert len(hub.repos[name].messages) == 2
     (folder / "LICENSE").write_text("Do as I say.\n")
     done = uploader(folder, name)
-    assert "Sent 1 files" in done.out
+    assert "Sent what changed, in commit" in done.out
     assert hub.sent == ["LICENSE"]
     assert hub.repos[name].messages[2:] == ["Upload ElmoForPreTraining"]
     # Weights in one file now in several: the one must go, since it would be loaded.
@@ -381,7 +381,7 @@ def test_a_broken_connection_leaves_all_or_nothing(drop, times, message, hub, up
     assert done.code == 2
     assert done.err.count("\n") == 1
     assert done.err.startswith(f"error: {message} to {hub.endpoint} broke: ")
-    assert f"{name} is as it was: run the same command again" in done.err
+    assert f"{name} is unchanged: run the same command again" in done.err
     assert hub.repos[name].branches == before
     assert uploader(folder, name).code == 0
     assert hub.sent == ["model.safetensors"]
@@ -400,7 +400,7 @@ def test_a_commit_whose_answer_was_lost_is_no_failure(hub, uploader, shared):
 @pytest.mark.parametrize(
     ("token", "name", "message"),
     [
-        ("WRONG", "user/refused", "does not take the token (401)"),
+        ("WRONG", "user/refused", "does not accept the token (401)"),
         ("OTHERS", "user/refused", "has no right to write to user/refused (403)"),
         ("OTHERS", "SHARED", "(403)"),
         (None, "user/refused", "there is no token: log in with `hf auth login`, or give --token-from-env"),
@@ -443,14 +443,14 @@ def test_the_card_of_a_tagger_has_the_figures_of_its_run(tagger):
     }
     for value in scores.values():
         assert value > 0
-        assert f"| {hub_upload.number(value)} |" in card
+        assert f"| {format_number(value)} |" in card
     for weights in json.loads((tagger / "mix_weights.json").read_text()).values():
         assert " | ".join(f"{value:.3f}" for value in weights) in card
     data = ModelCard(card).data
     assert (data.license, data.language, data.library_name) == ("mit", ["en"], "transformers")
     assert (data.pipeline_tag, data.datasets, data.tags) == ("token-classification", ["eriktks/conll2003"], ["elmo"])
     assert data.metrics == ["accuracy", "f1", "precision", "recall"]
-    assert f"| training loss | {results['train_loss']:,.4f} |" in card
+    assert f"| training loss | {format_number(results['train_loss'])} |" in card
     assert "10.18653/v1/N18-1202" in card
     assert card_errors(card) == []
     assert str(ModelCard(card)) == card  # huggingface_hub reads and writes it without a change
@@ -588,33 +588,34 @@ def link_out(folder: Path) -> None:
     ("change", "message"),
     [
         (shutil.rmtree, "there is no such folder"),
-        (remove("config.json"), "it has no config.json"),
-        (remove("tokenizer_config.json"), "it has no tokenizer_config.json"),
-        (remove("model.safetensors"), "it has no weights"),
+        (remove("config.json"), "not a model folder: config.json is missing"),
+        (remove("tokenizer_config.json"), "not a model folder: tokenizer_config.json is missing"),
+        (remove("model.safetensors"), "not a model folder: model.safetensors is missing"),
         *((write(f"old/weights{suffix}"), "is a pickle") for suffix in hub_upload.PICKLES),
         *(
             (write(name), f"{name} looks like a secret by its name")
             for name in (".env", "id_rsa", "keys/server.pem", "token", ".netrc")
         ),
-        (write("notes.txt", f"login with {TOKEN}"), "notes.txt has a token or a private key in it"),
-        (write("run.yaml", "-----BEGIN OPENSSH PRIVATE KEY-----"), "run.yaml has a token or a private key in it"),
+        (write("notes.txt", f"login with {TOKEN}"), "notes.txt contains a token or a private key"),
+        (write("run.yaml", "-----BEGIN OPENSSH PRIVATE KEY-----"), "run.yaml contains a token or a private key"),
         (link_out, "data links to a file outside"),
-        (set_config(model_type="bert"), "the model is a 'bert'; expected 'elmo'"),
+        (set_config(model_type="bert"), "expected a model of type 'elmo', got 'bert'"),
         (set_config(architectures=None), "`architectures` in config.json must name one of ElmoModel"),
         (
             set_config(architectures=["ElmoForTokenClassification"]),
-            "weights of the ElmoForTokenClassification are missing",
+            "missing weights of the ElmoForTokenClassification",
         ),
-        (set_config(num_highway_layers=0), "weights of the ElmoModel have no place in it, such as `"),
-        (set_config(projection_dim=9), "weights of the ElmoModel are of another size than config.json says"),
-        (write("model.safetensors"), "the model cannot be loaded"),
-        (write("all_results.json", "{"), "all_results.json: this is not JSON"),
-        (write("README.md", "---\nlicense: [\n---\n"), "README.md: its front matter cannot be read"),
+        (set_config(num_highway_layers=0), "unexpected weights of the ElmoModel, such as "),
+        (set_config(projection_dim=9), "mismatched weights of the ElmoModel, such as "),
+        (write("model.safetensors"), "cannot load the model"),
+        (write("all_results.json", "{"), "all_results.json: not a JSON file"),
+        (write("README.md", "---\nlicense: [\n---\n"), "README.md: cannot read its front matter"),
     ],
 )
 def test_folders_that_must_not_be_shared_are_refused_in_one_line(change, message, tmp_path, capsys):
     folder = save(ElmoModel(ElmoConfig(**SIZES)), tmp_path / "model")
     change(folder)
+    capsys.readouterr()  # saving may show a progress bar
     assert hub_upload.main([str(folder), "user/name", "--license", "mit", "--dry-run"]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
@@ -636,6 +637,7 @@ def test_folders_that_must_not_be_shared_are_refused_in_one_line(change, message
 )
 def test_arguments_that_cannot_be_are_refused_in_one_line(arguments, message, tmp_path, capsys):
     folder = save(ElmoModel(ElmoConfig(**SIZES)), tmp_path / "model")
+    capsys.readouterr()  # saving may show a progress bar
     assert hub_upload.main([str(folder), *arguments, "--dry-run"]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
@@ -647,10 +649,10 @@ def test_what_runs_leave_behind_is_left_out_and_named(tmp_path):
     for name in ("checkpoint-3/optimizer.pt", "cache/layers.f32", "logs/x", "a.tmp", "train.log", "predictions.tsv"):
         write(name)(folder)
     contents = hub_upload.survey(folder)
-    assert sorted(contents.left) == ["a.tmp", "cache/", "checkpoint-3/", "logs/", "predictions.tsv", "train.log"]
-    assert contents.taken == []
+    assert sorted(contents.ignored) == ["a.tmp", "cache/", "checkpoint-3/", "logs/", "predictions.tsv", "train.log"]
+    assert contents.copied == []
 
 
 def test_no_error_shows_a_token_or_a_signature():
     text = "GET https://storage/a?X-Amz-Signature=abc by hf_abcdefghijkl and my-own-token"
-    assert hub_upload.scrubbed(text, "my-own-token") == "GET https://storage/a by … and …"
+    assert hub_upload.scrub(text, "my-own-token") == "GET https://storage/a by … and …"

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
@@ -55,7 +54,8 @@ from modeling_elmo import (
     ElmoForTokenClassification,
     ElmoTokenizer,
 )
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
+from modeling_elmo.card import training_card
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import load_word_vectors
 from training.averaging import WEIGHTS_FILE, MovingAverage
@@ -449,25 +449,23 @@ class Run:
         return results
 
     def _write_card(self, results: dict[str, Any]) -> None:
-        """What was trained, on what and how, and what it gave."""
+        """Write the model's card, from the run's own settings and results."""
         default = TrainingArguments(output_dir=str(self.folder)).to_dict()
-        changed = {
-            name: value
-            for name, value in self.training.to_dict().items()
-            if value != default.get(name) and name not in ("output_dir", "logging_dir", "resume_from_checkpoint")
-        }
-        recipe = {**dataclasses.asdict(self.settings), **changed}
+        left_out = ("output_dir", "logging_dir", "resume_from_checkpoint")
+        recipe = dataclasses.asdict(self.settings)
+        for name, value in self.training.to_dict().items():
+            if value != default.get(name) and name not in left_out:
+                recipe[name] = value
         for name in ("train_file", "validation_file", "test_file", "model_name_or_path", "word_vectors"):
             if recipe[name] is not None:
-                recipe[name] = Path(recipe[name]).name  # not where it lay
+                recipe[name] = Path(recipe[name]).name  # paths of this machine are nobody else's business
         del recipe["cache_dir"]
-        rows = [f"| {name} | {value:.6g} |" for name, value in results.items() if isinstance(value, (int, float))]
-        (self.folder / "README.md").write_text(
-            f"# {type(self.model).__name__}: {self.settings.task}\n\n"
-            f"A task model on ELMo (placement: {self.settings.elmo_placement}), trained by `training.finetune`.\n\n"
-            "## Results\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n\n"
-            f"## Recipe\n\n```yaml\n{yaml.safe_dump(recipe, sort_keys=False).strip()}\n```\n",
-            encoding="utf-8",
+        data = recipe["train_file"] or recipe["dataset_name"]
+        origin = f"Trained by `training.finetune` for the task `{self.settings.task}` on {data}."
+        title = f"{type(self.model).__name__}: {self.settings.task}"
+        write_text(
+            self.folder / "README.md",
+            training_card(self.model, self.tokenizer, title, origin, results, recipe),
         )
 
     def _write_predictions(self, path: Path, examples: Examples, predicted: np.ndarray) -> None:

@@ -34,8 +34,9 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, get_scheduler
 from transformers.utils import logging as transformers_logging
 
-from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
+from modeling_elmo.card import training_card
 from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
 from modeling_elmo.softmax_elmo import Negatives
 from training.data import (
@@ -620,8 +621,9 @@ class Run:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
             self.tokenizer.save_pretrained(scratch)
-            (self.model if self.settings.save_softmax else self.model.elmo).save_pretrained(scratch)
-            write_whole(scratch / "README.md", model_card(self.settings, results))
+            model = self.model if self.settings.save_softmax else self.model.elmo
+            model.save_pretrained(scratch)
+            write_whole(scratch / "README.md", model_card(self.settings, results, model, self.tokenizer))
             write_whole(scratch / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
             write_whole(scratch / HISTORY_FILE, "".join(json.dumps(entry) + "\n" for entry in self.history))
             draw_curve(self.history, scratch / "perplexity.png")
@@ -709,63 +711,29 @@ def draw_curve(history: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def model_card(settings: Settings, results: dict[str, Any]) -> str:
-    """What the model is, from the run's own settings and results."""
+def model_card(
+    settings: Settings, results: dict[str, Any], model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer
+) -> str:
+    """Return the model's card, from the run's own settings and results."""
     text = ", ".join(Path(file).name for file in settings.train_file) or settings.dataset_name
     held_out = ", ".join(Path(file).name for file in settings.validation_file) or settings.validation_split
-    rows = [
-        f"| {name} | {value:,.2f} |" if isinstance(value, float) else f"| {name} | {value} |"
-        for name, value in results.items()
-    ]
-    recipe = {
-        name: value
-        for name, value in dataclasses.asdict(settings).items()
-        if name
-        not in ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
-        and value != next(f for f in dataclasses.fields(Settings) if f.name == name).default
-        and value not in ([], None)
-    }
+    start = ""
+    if settings.model_name_or_path:
+        start = f", starting from the weights of {Path(settings.model_name_or_path).name}"
+    origin = (
+        f"The model was trained on {text}{start}.\n\n"
+        f"Perplexities are of {held_out or 'no held-out text'}, under the full softmax over the vocabulary; words "
+        "outside it count as one."
+    )
+    left_out = ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
+    recipe = {}
+    for field in dataclasses.fields(Settings):
+        value = getattr(settings, field.name)
+        if field.name not in left_out and value != field.default and value not in ([], None):
+            recipe[field.name] = value
     recipe["config"] = settings.elmo_config()
     recipe.pop("config_overrides", None)
-    origin = (
-        f", beginning with the weights of {Path(settings.model_name_or_path).name}"
-        if settings.model_name_or_path
-        else ""
-    )
-    return f"""---
-library_name: transformers
-tags:
-- elmo
-- feature-extraction
----
-
-# ELMo
-
-Contextual word vectors from a bidirectional LSTM language model, trained on {text}{origin}.
-
-```python
-from transformers import AutoModel, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-model = AutoModel.from_pretrained(folder, trust_remote_code=True)
-vectors = model(**tokenizer("The bank of the river.", return_tensors="pt")).last_hidden_state
-```
-
-## Results
-
-Perplexities are of {held_out or "no held-out text"}, under the full softmax over the vocabulary; words outside it
-count as one.
-
-| | |
-|---|---|
-{chr(10).join(rows)}
-
-## Recipe
-
-```yaml
-{yaml.safe_dump(recipe, sort_keys=False).strip()}
-```
-"""
+    return training_card(model, tokenizer, "ELMo", origin, results, recipe)
 
 
 @contextmanager

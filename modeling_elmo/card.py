@@ -1,0 +1,263 @@
+"""Model cards: the README.md of every model folder is made here, from card_template.md.
+
+`training_card` is for pretraining and fine-tuning, `conversion_card` for converted checkpoints, `release_card` for the
+Hub. The text of all of them is in the template.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
+
+from .configuration_elmo import AUTO_MAP
+from .files import ElmoError, file_digest, first_line, read_json
+from .modeling_elmo import ElmoPreTrainedModel
+from .tokenization_elmo import ElmoTokenizer
+
+TEMPLATE = Path(__file__).with_name("card_template.md")
+# Stands in the code of a card for where the model is, until it is on the Hub.
+LOCAL_NAME = "path/to/this/folder"
+CARD_FILE = "README.md"
+RESULTS_FILE = "all_results.json"
+MIX_FILE = "mix_weights.json"
+STATE_FILE = "trainer_state.json"
+
+# ElmoModel -> AutoModel, and so on.
+AUTO_CLASSES = {reference.split(".")[1]: auto for auto, reference in AUTO_MAP.items() if auto != "AutoConfig"}
+LANGUAGE_MODELS = ("ElmoModel", "ElmoForPreTraining")
+WITHOUT_LABELS = ("ElmoForMultipleChoice", "ElmoForQuestionAnswering", "ElmoForCoreferenceResolution")
+PIPELINE_TAGS = {
+    "ElmoModel": "feature-extraction",
+    "ElmoForPreTraining": "feature-extraction",
+    "ElmoForSequenceClassification": "text-classification",
+    "ElmoForTokenClassification": "token-classification",
+    "ElmoForMultipleChoice": "multiple-choice",
+    "ElmoForQuestionAnswering": "question-answering",
+}
+# transformers has neither an auto class nor a pipeline for these.
+TASK_TAGS = {
+    "ElmoForSemanticRoleLabeling": "semantic-role-labeling",
+    "ElmoForCoreferenceResolution": "coreference-resolution",
+}
+# Scores in all_results.json, after `eval_` or `test_`: the Hub's name of the metric, and the name in a card.
+METRICS = {
+    "accuracy": ("accuracy", "Accuracy"),
+    "f1": ("f1", "F1"),
+    "macro_f1": ("f1", "F1, mean over the classes"),
+    "precision": ("precision", "Precision"),
+    "recall": ("recall", "Recall"),
+    "perplexity": ("perplexity", "Perplexity"),
+    "perplexity_forward": ("perplexity", "Perplexity, forward"),
+    "perplexity_backward": ("perplexity", "Perplexity, backward"),
+}
+SPLITS = {"eval": "validation", "test": "test"}
+# Figures of all_results.json and trainer_state.json that describe the training.
+TRAINING = {
+    "train_steps": "steps",
+    "global_step": "steps",
+    "train_words": "words read",
+    "epoch": "epochs",
+    "train_batch_size": "examples per step and device",
+    "train_seconds": "seconds",
+    "train_runtime": "seconds",
+    "train_loss": "training loss",
+    "processes": "processes",
+    "eval_perplexity_before": "perplexity before training",
+}
+
+
+def is_task_model(model: ElmoPreTrainedModel) -> bool:
+    return type(model).__name__ not in LANGUAGE_MODELS
+
+
+def has_bilm(model: ElmoPreTrainedModel) -> bool:
+    return not is_task_model(model) or model.config.elmo_placement != "none"
+
+
+def format_number(value: Any) -> str:
+    """Format a figure for a table."""
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:.6g}" if abs(value) < 1 else f"{value:,.2f}"
+
+
+def render_card(
+    model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, data: ModelCardData, title: str, **sections: Any
+) -> str:
+    """Fill the template; a section that is not given is left out."""
+    architecture, config = type(model).__name__, model.config
+    is_task = is_task_model(model)
+    labels = []
+    if is_task and architecture not in WITHOUT_LABELS:
+        labels = [str(config.id2label[index]) for index in range(config.num_labels)]
+    has_words = len(tokenizer) > len(tokenizer.all_special_tokens)
+    values = {
+        "name": LOCAL_NAME,
+        "revision": "",
+        "title": title,
+        "architecture": architecture,
+        # The vectors of a pretrained model are read without its softmax.
+        "auto_class": "AutoModel" if not is_task else AUTO_CLASSES.get(architecture),
+        "config": config,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "is_task": is_task,
+        "has_bilm": has_bilm(model),
+        "takes_pairs": config.sequence_encoder == "esim",
+        "labels": labels,
+        "words": len(tokenizer) if has_words else None,
+    }
+    card = ModelCard.from_template(data, template_path=str(TEMPLATE), **{**values, **sections})
+    return f"{card}\n"
+
+
+def make_metadata(model: ElmoPreTrainedModel, old: CardData | None = None, **values: Any) -> ModelCardData:
+    """Return the front matter of a card, with the tags and the base model of an earlier one."""
+    architecture = type(model).__name__
+    old = CardData() if old is None else old
+    tags = ["elmo", TASK_TAGS.get(architecture), *(old.get("tags") or [])]
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag=PIPELINE_TAGS.get(architecture),
+        tags=list(dict.fromkeys(tag for tag in tags if tag)),
+        base_model=old.get("base_model"),
+        **values,
+    )
+
+
+def training_card(
+    model: ElmoPreTrainedModel,
+    tokenizer: ElmoTokenizer,
+    title: str,
+    origin: str,
+    results: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+) -> str:
+    """Return the card of a model that was just trained; `origin` says on what, `recipe` has the run's settings."""
+    rows = [(name, format_number(value)) for name, value in results.items()]
+    text = yaml.safe_dump(dict(recipe), sort_keys=False).strip()
+    sections = {"origin": origin, "results": rows, "recipe": f"```yaml\n{text}\n```"}
+    return render_card(model, tokenizer, make_metadata(model), title, **sections)
+
+
+def conversion_card(model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, origin: str, sources: Sequence[Path]) -> str:
+    """Return the card of a converted model: what it was converted from, with the digests of the files."""
+    # The mix is not part of the language model, and row 0 of the character embedding was added here.
+    count = sum(parameter.numel() for name, parameter in model.named_parameters() if "scalar_mix" not in name)
+    if model.config.char_filters:
+        count -= model.config.char_embedding_dim
+    lines = [f"The {count:,} parameters of the language model were converted from {origin}:", ""]
+    lines += ["| file | bytes | sha256 |", "|---|---|---|"]
+    for path in sources:
+        lines.append(f"| `{path.name}` | {path.stat().st_size:,} | `{file_digest(path)}` |")
+    scalars, gamma = model.scalar_mix.scalar_weights, model.scalar_mix.gamma.item()
+    if scalars.any() or gamma != 1:
+        weights = ", ".join(f"{gamma * weight:.3f}" for weight in scalars.softmax(0).tolist())
+        lines += ["", f"`last_hidden_state` is the sum of the layers times {weights}, as was learned."]
+    else:
+        lines += ["", "`last_hidden_state` is the average of the layers."]
+    return render_card(model, tokenizer, make_metadata(model), "ELMo", origin="\n".join(lines))
+
+
+def read_card(folder: Path) -> ModelCard:
+    """Read the card of a folder; without one, return an empty card."""
+    path = folder / CARD_FILE
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        return ModelCard(text, ignore_metadata_errors=True)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ElmoError(f"{path}: cannot read its front matter: {first_line(error)}") from error
+
+
+def read_optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def find_section(text: str, title: str) -> str | None:
+    """Return what a Markdown text has under the heading `## title`, or None."""
+    match = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    return match[1].strip() if match else None
+
+
+def find_origin(text: str) -> str | None:
+    """Return the section on the origin of a model; of a card not made here, its introduction."""
+    if "\n## Use\n" in text:
+        return find_section(text, "Origin")
+    match = re.match(r"\s*# [^\n]*\n(.*?)(?=^```|^## |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    return match[1].strip() if match else None
+
+
+def eval_results(architecture: str, results: Mapping[str, Any], datasets: list[str] | None) -> list[EvalResult]:
+    """Return the scores among the results of a run as the Hub wants them: each with a data set."""
+    dataset = None
+    if datasets is not None and len(datasets) == 1 and architecture not in LANGUAGE_MODELS:
+        dataset = datasets[0]
+    found = []
+    for key, value in results.items():
+        prefix, _, name = key.partition("_")
+        if prefix not in SPLITS or name not in METRICS:
+            continue
+        split = SPLITS[prefix]
+        metric_type, metric_name = METRICS[name]
+        result = EvalResult(
+            task_type=PIPELINE_TAGS.get(architecture) or TASK_TAGS[architecture],
+            dataset_type=dataset or "unknown",
+            dataset_name=dataset or f"{split} data of the run",
+            dataset_split=split,
+            metric_type=metric_type,
+            metric_name=metric_name,
+            metric_value=value,
+        )
+        found.append(result)
+    return found
+
+
+def release_card(
+    folder: Path,
+    model: ElmoPreTrainedModel,
+    tokenizer: ElmoTokenizer,
+    repo_id: str,
+    revision: str | None = None,
+    **given: Any,
+) -> str:
+    """Return the card for the Hub, from the files of the folder; what they do not say, it does not say.
+
+    `license`, `language` and `datasets` replace those of the folder's own card. There must be a license.
+    """
+    card = read_card(folder)
+    old, text = card.data, card.text or ""
+    metadata = {name: given.get(name) or old.get(name) for name in ("license", "language", "datasets")}
+    if not metadata["license"]:
+        raise ElmoError("the card has no license: give --license, such as --license apache-2.0")
+    if not given.get("license"):  # a license of one's own has a name and an address
+        metadata |= {name: old.get(name) for name in ("license_name", "license_link") if old.get(name)}
+    if isinstance(metadata["datasets"], str):
+        metadata["datasets"] = [metadata["datasets"]]
+
+    results, state, mix = (read_optional(folder / name) for name in (RESULTS_FILE, STATE_FILE, MIX_FILE))
+    scores = eval_results(type(model).__name__, results, metadata["datasets"])
+    rows = [(f"{score.metric_name}, {score.dataset_split}", format_number(score.metric_value)) for score in scores]
+    training = {**state, **results}
+    for key, label in TRAINING.items():
+        if isinstance(training.get(key), (int, float)):
+            rows.append((label, format_number(training[key])))
+    title = repo_id.split("/")[-1]
+    if scores:
+        metrics = sorted({score.metric_type for score in scores})
+        metadata |= {"metrics": metrics, "model_name": title, "eval_results": scores}
+    sections = {
+        "name": repo_id,
+        "revision": f', revision="{revision}"' if revision else "",
+        "origin": find_origin(text),
+        "recipe": find_section(text, "Recipe"),
+        "results": rows,
+        "has_perplexity_image": (folder / "perplexity.png").is_file(),
+        "mix": mix,
+        "has_mix_image": (folder / "mix_weights.png").is_file(),
+        "limits": find_section(text, "Limits"),
+    }
+    return render_card(model, tokenizer, make_metadata(model, old, **metadata), title, **sections)
