@@ -260,21 +260,34 @@ class ElmoModel(ElmoPreTrainedModel):
         mask: Tensor,
         states: States | None = None,
         input_ids: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> tuple[list[Tensor], Packing, States]:
         """What each language model makes of words that are laid out for it, in the order in which it reads them.
 
         Word t of lane b is `char_ids[word_index[k, b, t]]` for the language model k, 0 forward and 1 backward, with
         char_ids (U, C) and word_index (2, B, T); a model with word embeddings also reads input_ids (U,). The mask
-        (B, T) ends every lane; both have the same one. Returns the top layers' outputs for the N words in packed
-        order, each (N, P), the packing, and the states after the last word.
+        (B, T) ends every lane; both have the same one. With segments (B, T), which count up along a lane, segment 0
+        goes on from the states and each later one begins from zeros. Returns the top layers' outputs for the N words
+        in packed order, each (N, P), the packing, and the states after the last word.
         """
-        packing = pack(mask)
+        packing = pack(mask, segments)
         words = self.char_encoder(self._rows(char_ids, input_ids))
-        start_states = self._initial_states(states, len(packing.order))
+        start_states = self._initial_states(states, len(mask))
+        if segments is not None:
+            first = torch.arange(len(mask), device=mask.device) * (len(packing.order) // max(len(mask), 1))  # (B,)
+            hidden, cell = (
+                state.new_zeros(*state.shape[:2], len(packing.order), state.shape[3]).index_copy(2, first, state)
+                for state in start_states
+            )
+            start_states = hidden, cell
         index = word_index.flatten(1)[:, packing.forward_index]  # (2, N)
         results = self._read(words, index, start_states, packing)
         outputs, final_states = zip(*((layers[-1], final) for layers, final in results), strict=True)
-        return list(outputs), packing, self._updated_states(start_states, final_states, packing)
+        hidden, cell = self._updated_states(start_states, final_states, packing)
+        if segments is not None:  # a lane's states are those of its last segment; without words, the ones it had
+            last = first + (segments * mask).amax(1)
+            hidden, cell = hidden[:, :, last], cell[:, :, last]
+        return list(outputs), packing, (hidden, cell)
 
     def _read(
         self, words: Tensor, index: Tensor, start_states: States, packing: Packing
@@ -506,6 +519,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         labels: Tensor | None = None,
         states: States | None = None,
         word_index: Tensor | None = None,
+        segments: Tensor | None = None,
         negatives: Negatives | None = None,
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
@@ -531,6 +545,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             word_index (`(2, B, T)`, *optional*):
                 Which row of `char_ids` each word of each lane is, forward before backward, each in the order in which
                 its language model reads.
+            segments (`(B, T)`, *optional*):
+                Of lanes, how often states are set to zero up to a word: 0 where it goes on from `states`.
             negatives ([`Negatives`], *optional*):
                 The sampled words; by default, in training mode, new ones are drawn.
             num_items_in_batch (`int`, *optional*):
@@ -547,7 +563,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             if labels is None:
                 raise ValueError("lanes need `labels`")
             mask = (labels[0] != IGNORED) if attention_mask is None else attention_mask.bool()
-            hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states, input_ids)
+            hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states, input_ids, segments)
             wanted = labels.flatten(1)[:, packing.forward_index]
             losses = self._losses(hidden, list(wanted), negatives, num_items_in_batch)
             return ElmoForPreTrainingOutput(*losses, states=states)
