@@ -6,6 +6,7 @@ from collections import Counter
 
 import datasets
 import pytest
+import torch
 
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.files import ElmoError
@@ -130,12 +131,35 @@ def test_a_full_window_has_no_gaps_until_the_text_ends(tokenizer):
     assert set(counts[:-3]) == {24}
 
 
+@pytest.mark.parametrize(("reset_states", "begins"), [("sentence", "every"), ("document", "some")])
+def test_a_new_segment_begins_where_states_are_zero_again(reset_states, begins, tokenizer):
+    """At every sentence; or at a document's first, which follows a blank line or begins a block."""
+    reader = make_reader(tokenizer, block_rows=8, shuffle=False, reset_states=reset_states)
+    found = []
+    for (window,) in LaneWindows(reader, 4, 6):
+        words = [tokenizer.char_ids_to_word(row) for row in window.char_ids.tolist()]
+        for index, labels, segments in zip(window.word_index[0], window.labels[0], window.segments, strict=True):
+            steps = torch.diff(segments, prepend=torch.zeros(1, dtype=torch.long))
+            for place in ((steps > 0) & (labels != IGNORED)).nonzero().flatten().tolist():
+                assert words[index[place]] == "<S>"
+                found.append(tokenizer.convert_ids_to_tokens(int(labels[place])))
+            assert set(steps.tolist()) <= {0, 1}
+    rows = [*range(5), None, *range(5, len(SENTENCES))]  # sentences and the blank line
+    documents = [row for place, row in enumerate(rows) if place % 8 == 0 or rows[place - 1] is None]
+    expected = range(len(SENTENCES)) if begins == "every" else documents
+    assert sorted(found) == sorted(f"{number}.0" for number in expected)
+
+
+def test_lanes_that_are_never_reset_have_no_segments(tokenizer):
+    assert all(window.segments is None for (window,) in LaneWindows(make_reader(tokenizer), 4, 6))
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("mode", ["lanes", "sentences"])
 @pytest.mark.parametrize("block_rows", [1, 5])
 def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, mode, streaming, tokenizer):
     def windows(state=None):
-        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=2, seed=3)
+        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=2, seed=3, reset_states="document")
         if mode == "lanes":
             return LaneWindows(reader, 3, 5, groups=2, state=state)
         return SentenceWindows(reader, 3, 4, groups=2, state=state)
@@ -149,6 +173,8 @@ def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, mod
                 assert one.labels.tolist() == other.labels.tolist()
                 assert one.char_ids[one.word_index].tolist() == other.char_ids[other.word_index].tolist()
                 assert one.state == other.state
+                if mode == "lanes":
+                    assert one.segments.tolist() == other.segments.tolist()
 
 
 def test_groups_of_lanes_are_the_lanes_of_one_larger_group(tokenizer):

@@ -108,6 +108,29 @@ def test_the_reported_perplexity_equals_one_by_hand(text, tmp_path):
         assert results[f"eval_perplexity_{side}"] == pytest.approx(losses.mean().exp().item(), rel=1e-5)
 
 
+def test_an_evaluation_may_begin_every_sentence_from_zeros(text, tmp_path):
+    """Its perplexity is that of the sentences' scores, while training carries states on."""
+    results = train(text, tmp_path, "--eval_reset_states", "sentence", "--max_steps", 5, "--save_steps", 0)
+    model, tokenizer = AutoModelForPreTraining.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    scores = model.score([line.split() for line in Path(text[1]).read_text().splitlines()], tokenizer)
+    for side in ("forward", "backward"):
+        losses = torch.cat([-getattr(score, side) for score in scores]).double()
+        assert results[f"eval_perplexity_{side}"] == pytest.approx(losses.mean().exp().item(), rel=1e-5)
+
+
+def test_the_learning_rate_of_a_run_that_is_extended_stays_up_until_its_last_steps(text, tmp_path):
+    more = ("--lr_scheduler_type", "warmup_stable_decay", "--warmup_steps", 5, "--logging_steps", 1)
+    more += ("--learning_rate", 0.1, "--save_steps", 30)
+    train(text, tmp_path, *more, "--decay_steps", 10)
+    shutil.rmtree(tmp_path / "checkpoint-40")
+    train(text, tmp_path, *more, "--decay_steps", 20, "--max_steps", 60, "--resume_from_checkpoint", "last")
+    entries = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    rates = {entry["step"]: entry["learning_rate"] for entry in entries if "learning_rate" in entry}
+    assert rates[1] < rates[4] < 0.1
+    assert {rates[step] for step in range(5, 40)} == {0.1}
+    assert 0.1 > rates[42] > rates[50] > rates[59] > 0
+
+
 @pytest.mark.parametrize("mode", ["lanes", "sentences"])
 def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent_of_it(mode, tmp_path):
     """A Markov chain over eight words. Both directions predict the same sentences, so both have their entropy."""
@@ -155,6 +178,9 @@ def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent
         (),
         ("--optimizer", "adamw", "--learning_rate", 0.01, "--lr_scheduler_type", "cosine", "--warmup_steps", 5),
         ("--mode", "sentences"),
+        ("--reset_states", "document", "--block_rows", 3),
+        ("--lr_scheduler_type", "warmup_stable_decay", "--warmup_steps", 5, "--decay_steps", 15),
+        ("--reset_states", "sentence", "--mixed_precision", "bf16"),
         ("--gradient_accumulation_steps", 2, "--lanes", 4, "--workers", 1),
         ("--streaming",),
         ("--mixed_precision", "bf16"),
@@ -267,6 +293,7 @@ def test_only_the_last_checkpoints_are_kept(text, tmp_path):
     [
         (("--lanes", 9), "was trained with lanes=8: it cannot go on with 9"),
         (("--seed", 5), "was trained with seed=0"),
+        (("--reset_states", "sentence"), "was trained with reset_states=never"),
         (("--optimizer", "adamw"), "optimizer=adagrad"),
     ],
 )
@@ -448,6 +475,8 @@ def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, 
     [
         (("--mode", "words"), "`mode` must be one of lanes, sentences"),
         (("--optimizer", "sgd"), "`optimizer` must be one of"),
+        (("--reset_states", "word"), "`reset_states` must be one of never, document, sentence"),
+        (("--decay_steps", 5), "`decay_steps` and `lr_scheduler_type` warmup_stable_decay go together"),
         (("--lanes", 0), "`lanes` must be at least 1"),
         (("--mixed_precision", "fp16"), "`mixed_precision` must be one of no, bf16"),
         (("--config_overrides", "cell_dim"), "must be like cell_dim=512"),

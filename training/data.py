@@ -3,7 +3,8 @@
 A block is some consecutive rows; every epoch shuffles the blocks by seed and deals them out to the processes. A lane
 reads block after block from beginning to end, a window at a time, so that the states it carries belong to the text
 before. Its backward half reads the same sentences in the same order, each in reverse: what it carries is what it has
-read.
+read. With `reset_states` a lane's states are zero again where a document or a sentence begins, as they are for whoever
+reads a single one.
 
 In sentence mode every sentence is an example of its own that starts from zero states.
 
@@ -238,6 +239,7 @@ class Block(NamedTuple):
     number: int  # among the process's blocks of the epoch
     inputs: tuple[list[str], list[str]]  # forward, backward
     targets: tuple[list[str], list[str]]
+    resets: list[bool]  # whether states are zero again before this word, of both
 
 
 class Place(NamedTuple):
@@ -267,6 +269,8 @@ class BlockReader:
         shuffle: whether each epoch has an order of its own, made from the seed.
         seed: of the order.
         rank, processes: every process reads its share; together they read everything once an epoch.
+        reset_states: where states are zero again: never, or at the beginning of every document or sentence. A blank
+            row ends a document, and so does a block.
     """
 
     def __init__(
@@ -279,6 +283,7 @@ class BlockReader:
         seed: int = 0,
         rank: int = 0,
         processes: int = 1,
+        reset_states: str = "never",
     ) -> None:
         self.corpus = corpus
         self.tokenizer = tokenizer
@@ -288,6 +293,7 @@ class BlockReader:
         self.seed = seed
         self.rank = rank
         self.processes = processes
+        self.reset_states = reset_states
 
     def read(self, epoch: int = 0, first: int = 0, also: Sequence[tuple[int, int]] = ()) -> Iterator[Block]:
         """Blocks from a place on. Before them, in any order, those that `also` names by epoch and number."""
@@ -339,14 +345,21 @@ class BlockReader:
         begin, end = str(self.tokenizer.bos_token), str(self.tokenizer.eos_token)
         inputs: tuple[list[str], list[str]] = ([], [])
         targets: tuple[list[str], list[str]] = ([], [])
+        resets: list[bool] = []
+        begins_document = True
         for value in values:
-            for words in self.corpus.sentences(value, self.tokenizer):
+            sentences = self.corpus.sentences(value, self.tokenizer)
+            begins_document |= not sentences or self.corpus.documents
+            for words in sentences:
+                is_reset = self.reset_states == "sentence" or (self.reset_states == "document" and begins_document)
+                resets += [is_reset] + [False] * len(words)
+                begins_document = False
                 back = words[::-1]
                 for side, first, read, last in ((0, begin, words, end), (1, end, back, begin)):
                     inputs[side].extend((first, *read))
                     targets[side].extend((*read, last))
         if inputs[0]:
-            yield Block(epoch, number, inputs, targets)
+            yield Block(epoch, number, inputs, targets, resets)
 
 
 # ---------------------------------------------------------------------------------------------------------- windows
@@ -356,12 +369,14 @@ class Window(NamedTuple):
     """A batch for `ElmoForPreTraining`, as lanes.
 
     char_ids: (U, C), of the distinct words. word_index: (2, B, T), a row of char_ids for each word each language model
-    reads. labels: (2, B, T), the ids they predict, -100 where a lane has ended. state: where reading goes on after it.
+    reads. labels: (2, B, T), the ids they predict, -100 where a lane has ended. segments: (B, T), how often the lane's
+    states were set to zero up to a word of the window, if that happens at all. state: where reading goes on after it.
     """
 
     char_ids: Tensor
     word_index: Tensor
     labels: Tensor
+    segments: Tensor | None = None
     state: State | None = None
 
     @property
@@ -387,6 +402,20 @@ def encode_window(
         labels[number, : len(read)] = torch.tensor([word or unknown for word in ids], dtype=torch.long)
     char_ids = torch.from_numpy(tokenizer.words_to_char_ids(list(rows)))
     return Window(char_ids, index.unflatten(0, (2, lanes)), labels.unflatten(0, (2, lanes)))
+
+
+class Line(NamedTuple):
+    """What a lane has in a window: the words that are read and predicted, forward and backward, and the resets."""
+
+    inputs: tuple[list[str], list[str]]
+    targets: tuple[list[str], list[str]]
+    resets: list[bool]
+
+    def take(self, block: Block, part: slice) -> None:
+        """Goes on with a part of a block."""
+        for taken, source in zip((*self.inputs, *self.targets), (*block.inputs, *block.targets), strict=True):
+            taken += source[part]
+        self.resets.extend(block.resets[part])
 
 
 class LaneWindows(IterableDataset):
@@ -428,10 +457,10 @@ class LaneWindows(IterableDataset):
         offsets = [0 if place is None else place.offset for place in state.lanes]
         next_epoch, next_block = state.epoch, state.block
         while True:
-            lines: list[tuple[list[str], list[str], list[str], list[str]]] = []
+            lines: list[Line] = []
             for lane in range(count):
-                line: tuple[list[str], list[str], list[str], list[str]] = ([], [], [], [])
-                while (missing := self.window - len(line[0])) > 0:
+                line = Line(([], []), ([], []), [])
+                while (missing := self.window - len(line.resets)) > 0:
                     block = current[lane]
                     if block is None:
                         block = current[lane] = next(blocks, None)
@@ -440,13 +469,12 @@ class LaneWindows(IterableDataset):
                         offsets[lane] = 0
                         next_epoch, next_block = block.epoch, block.number + 1
                     part = slice(offsets[lane], offsets[lane] + missing)
-                    for taken, source in zip(line, (*block.inputs, *block.targets), strict=True):
-                        taken += source[part]
+                    line.take(block, part)
                     offsets[lane] = part.stop
                     if part.stop >= len(block.inputs[0]):
                         current[lane] = None
                 lines.append(line)
-            if not any(line[0] for line in lines):
+            if not any(line.resets for line in lines):
                 return
             places = tuple(
                 None if block is None else Place(block.epoch, block.number, offset)
@@ -458,10 +486,16 @@ class LaneWindows(IterableDataset):
                 for start in range(0, count, self.lanes)
             ]
 
-    def _encode(self, lines: list[tuple[list[str], list[str], list[str], list[str]]]) -> Window:
-        inputs = [line[side] for side in (0, 1) for line in lines]
-        targets = [line[side] for side in (2, 3) for line in lines]
-        return encode_window(inputs, targets, self.reader.tokenizer)
+    def _encode(self, lines: list[Line]) -> Window:
+        inputs = [line.inputs[side] for side in (0, 1) for line in lines]
+        targets = [line.targets[side] for side in (0, 1) for line in lines]
+        window = encode_window(inputs, targets, self.reader.tokenizer)
+        if self.reader.reset_states == "never":
+            return window
+        resets = torch.zeros(window.labels.shape[1:], dtype=torch.long)
+        for number, line in enumerate(lines):
+            resets[number, : len(line.resets)] = torch.tensor(line.resets, dtype=torch.long)
+        return window._replace(segments=resets.cumsum(1))
 
 
 class SentenceWindows(IterableDataset):

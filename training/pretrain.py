@@ -62,7 +62,17 @@ CORPUS_FILE = "corpus.json"
 HISTORY_FILE = "history.jsonl"
 RESULTS_FILE = "all_results.json"
 # Settings that a run cannot change when it goes on, since what follows would not be the same run.
-FIXED = ("mode", "window", "lanes", "gradient_accumulation_steps", "block_rows", "optimizer", "seed", "streaming")
+FIXED = (
+    "mode",
+    "reset_states",
+    "window",
+    "lanes",
+    "gradient_accumulation_steps",
+    "block_rows",
+    "optimizer",
+    "seed",
+    "streaming",
+)
 # Of Adagrad, as in the original.
 INITIAL_ACCUMULATOR = 1.0
 
@@ -213,8 +223,10 @@ def make_optimizers(
         ]
         of_rows = torch.optim.SparseAdam if model.softmax.sparse else torch.optim.Adam
         optimizers = [torch.optim.AdamW(groups, lr=rate), of_rows(softmax, lr=softmax_rate)]
+    own = {"num_decay_steps": settings.decay_steps} if settings.decay_steps else None
     schedules = [
-        get_scheduler(settings.lr_scheduler_type, optimizer, settings.warmup_steps, steps) for optimizer in optimizers
+        get_scheduler(settings.lr_scheduler_type, optimizer, settings.warmup_steps, steps, own)
+        for optimizer in optimizers
     ]
     return optimizers, schedules
 
@@ -279,6 +291,7 @@ class Run:
             settings.seed,
             accelerator.process_index,
             accelerator.num_processes,
+            settings.reset_states,
         )
 
     # Data
@@ -390,6 +403,7 @@ class Run:
                     word_index=window.word_index.to(device),
                     labels=window.labels.to(device),
                     attention_mask=mask.to(device),
+                    segments=None if window.segments is None else window.segments.to(device),
                     states=self.carried[number] if carries else None,
                     negatives=negatives,
                     num_items_in_batch=words / accelerator.num_processes,
@@ -463,6 +477,7 @@ class Run:
             shuffle=False,
             rank=accelerator.process_index,
             processes=accelerator.num_processes,
+            reset_states=settings.eval_reset_states or settings.reset_states,
         )
         model.eval()
         totals = torch.zeros(3, dtype=torch.float64)
@@ -481,6 +496,7 @@ class Run:
                     char_ids=window.char_ids.to(accelerator.device),
                     word_index=window.word_index.to(accelerator.device),
                     labels=window.labels.to(accelerator.device),
+                    segments=None if window.segments is None else window.segments.to(accelerator.device),
                     states=states,
                     num_items_in_batch=1,
                 )

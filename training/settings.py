@@ -16,6 +16,10 @@ from modeling_elmo.files import ElmoError, first_line
 RECIPES = Path(__file__).parent / "recipes"
 # Where ELMo may be in a task model, in the order of tables.
 PLACEMENTS = ("none", "input", "output", "both")
+# Where the states of pretraining may be zero again.
+RESETS = ("never", "document", "sentence")
+# Of the learning rate.
+SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine", "warmup_stable_decay")
 
 
 @contextmanager
@@ -85,6 +89,10 @@ class Settings:
     mode: str = field(
         default="lanes", metadata={"help": "lanes: running text, states carried on. sentences: each by itself."}
     )
+    reset_states: str = field(
+        default="never",
+        metadata={"help": "Where a lane's states are zero again: never, or where each document or sentence begins."},
+    )
     lanes: int = field(default=64, metadata={"help": "Lanes, or sentences, a process reads in parallel."})
     window: int = field(default=20, metadata={"help": "Words of a lane in a step; gradients do not go further back."})
     longest_sentence: int = field(default=200, metadata={"help": "In sentence mode, longer ones are cut."})
@@ -101,9 +109,13 @@ class Settings:
     )
     weight_decay: float = field(default=0.0, metadata={"help": "Of adamw, on matrices other than the softmax."})
     lr_scheduler_type: str = field(
-        default="constant", metadata={"help": "constant, constant_with_warmup, linear, cosine."}
+        default="constant",
+        metadata={"help": "constant, constant_with_warmup, linear, cosine, warmup_stable_decay."},
     )
     warmup_steps: int = field(default=0, metadata={"help": "Steps over which the learning rate rises from 0."})
+    decay_steps: int = field(
+        default=0, metadata={"help": "Of warmup_stable_decay: the last steps, over which it falls to 0."}
+    )
     max_grad_norm: float = field(
         default=10.0, metadata={"help": "Longer gradients are shortened to this; 0 for never."}
     )
@@ -117,6 +129,9 @@ class Settings:
     logging_steps: int = field(default=50, metadata={"help": "Steps between two entries of the history."})
     eval_steps: int = field(default=0, metadata={"help": "Steps between two evaluations; 0 for only at the end."})
     eval_lanes: int = field(default=32, metadata={"help": "Lanes, or sentences, of an evaluation."})
+    eval_reset_states: str | None = field(
+        default=None, metadata={"help": "`reset_states` of an evaluation, such as sentence; by default, the same."}
+    )
     save_steps: int = field(default=1000, metadata={"help": "Steps between two checkpoints; 0 for none."})
     save_total_limit: int = field(default=2, metadata={"help": "Checkpoints that are kept."})
     resume_from_checkpoint: str | None = field(
@@ -135,12 +150,15 @@ class Settings:
         """Refuses what cannot work, naming the setting."""
         for name, allowed in (
             ("mode", ("lanes", "sentences")),
+            ("reset_states", RESETS),
+            ("eval_reset_states", (None, *RESETS)),
             ("optimizer", ("adagrad", "adamw")),
             ("mixed_precision", ("no", "bf16")),
-            ("lr_scheduler_type", ("constant", "constant_with_warmup", "linear", "cosine")),
+            ("lr_scheduler_type", SCHEDULES),
         ):
             if getattr(self, name) not in allowed:
-                raise ElmoError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+                choices = ", ".join(choice for choice in allowed if choice is not None)
+                raise ElmoError(f"`{name}` must be one of {choices}, got {getattr(self, name)!r}")
         counts = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence")
         for name in (*counts, "logging_steps"):
             if getattr(self, name) < 1:
@@ -149,6 +167,11 @@ class Settings:
             raise ElmoError("`max_steps` or `num_train_epochs` must be positive")
         if self.max_steps <= 0 and self.num_train_epochs != int(self.num_train_epochs):
             raise ElmoError("`num_train_epochs` must be whole: use `max_steps` for parts of an epoch")
+        if (self.lr_scheduler_type == "warmup_stable_decay") != (self.decay_steps > 0):
+            raise ElmoError(
+                "`decay_steps` and `lr_scheduler_type` warmup_stable_decay go together: give both or neither, "
+                f"got {self.decay_steps} and {self.lr_scheduler_type}"
+            )
         if not self.train_file and not self.dataset_name:
             raise ElmoError("there is no text: give --train_file or --dataset_name")
         if self.config is not None and not isinstance(self.config, dict):
