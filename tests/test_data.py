@@ -15,7 +15,6 @@ from training.data import (
     BlockReader,
     Corpus,
     LaneWindows,
-    SentenceWindows,
     count_words,
     encode_window,
     open_corpus,
@@ -73,16 +72,15 @@ def expected_counts(epochs: int = 1) -> tuple[Counter, Counter]:
 @pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("block_rows", [1, 8])
 @pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.parametrize("mode", ["lanes", "sentences"])
 def test_every_word_of_every_epoch_is_predicted_once_in_each_direction(
-    mode, epochs, block_rows, processes, streaming, tokenizer
+    epochs, block_rows, processes, streaming, tokenizer
 ):
     totals = (Counter(), Counter())
     for rank in range(processes):
         reader = make_reader(
             tokenizer, streaming, block_rows=block_rows, epochs=epochs, rank=rank, processes=processes
         )
-        windows = LaneWindows(reader, 4, 6) if mode == "lanes" else SentenceWindows(reader, 4, 100)
+        windows = LaneWindows(reader, 4, 6)
         for total, part in zip(totals, count_predicted(windows, tokenizer), strict=True):
             total.update(part)
     assert totals == expected_counts(epochs)
@@ -155,14 +153,12 @@ def test_lanes_that_are_never_reset_have_no_segments(tokenizer):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("mode", ["lanes", "sentences"])
+@pytest.mark.parametrize("reset_states", ["document", "sentence"])
 @pytest.mark.parametrize("block_rows", [1, 5])
-def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, mode, streaming, tokenizer):
+def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, reset_states, streaming, tokenizer):
     def windows(state=None):
-        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=2, seed=3, reset_states="document")
-        if mode == "lanes":
-            return LaneWindows(reader, 3, 5, groups=2, state=state)
-        return SentenceWindows(reader, 3, 4, groups=2, state=state)
+        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=2, seed=3, reset_states=reset_states)
+        return LaneWindows(reader, 3, 5, groups=2, state=state)
 
     whole = list(windows())
     for stop in (0, 1, len(whole) // 2, len(whole) - 2, len(whole) - 1):
@@ -173,20 +169,13 @@ def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, mod
                 assert one.labels.tolist() == other.labels.tolist()
                 assert one.char_ids[one.word_index].tolist() == other.char_ids[other.word_index].tolist()
                 assert one.state == other.state
-                if mode == "lanes":
-                    assert one.segments.tolist() == other.segments.tolist()
+                assert one.segments.tolist() == other.segments.tolist()
 
 
 def test_groups_of_lanes_are_the_lanes_of_one_larger_group(tokenizer):
     one = words_of(LaneWindows(make_reader(tokenizer), 6, 5), tokenizer)
     three = words_of(LaneWindows(make_reader(tokenizer), 2, 5, groups=3), tokenizer)
     assert one == three
-
-
-def test_long_sentences_are_cut_in_sentence_mode(tokenizer):
-    windows = list(SentenceWindows(make_reader(tokenizer), 4, 5))
-    assert max(window.labels.shape[2] for groups in windows for window in groups) == 5
-    assert count_predicted(windows, tokenizer) == expected_counts()
 
 
 def test_a_worker_process_gives_the_same_windows(tokenizer):

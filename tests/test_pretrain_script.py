@@ -98,8 +98,8 @@ def test_a_run_makes_a_folder_that_loads_and_results_that_add_up(trained, text):
 
 
 def test_the_reported_perplexity_equals_one_by_hand(text, tmp_path):
-    """In sentence mode, where states do not cross sentences, it is that of the sentences' scores."""
-    results = train(text, tmp_path, "--mode", "sentences", "--max_steps", 5, "--save_steps", 0)
+    """Where states do not cross sentences, it is that of the sentences' scores."""
+    results = train(text, tmp_path, "--reset_states", "sentence", "--max_steps", 5, "--save_steps", 0)
     model, tokenizer = AutoModelForPreTraining.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     sentences = [line.split() for line in Path(text[1]).read_text().splitlines()]
     scores = model.score(sentences, tokenizer)
@@ -131,8 +131,8 @@ def test_the_learning_rate_of_a_run_that_is_extended_stays_up_until_its_last_ste
     assert 0.1 > rates[42] > rates[50] > rates[59] > 0
 
 
-@pytest.mark.parametrize("mode", ["lanes", "sentences"])
-def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent_of_it(mode, tmp_path):
+@pytest.mark.parametrize("reset_states", ["never", "sentence"])
+def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent_of_it(reset_states, tmp_path):
     """A Markov chain over eight words. Both directions predict the same sentences, so both have their entropy."""
     generator = torch.Generator().manual_seed(0)
     words = list("abcdefgh")
@@ -160,7 +160,7 @@ def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent
     results = train(
         (str(tmp_path / "train.txt"), str(tmp_path / "held.txt")),
         tmp_path / "out",
-        *("--mode", mode, "--block_rows", 1, "--lanes", 64, "--max_steps", 300, "--save_steps", 0),
+        *("--reset_states", reset_states, "--block_rows", 1, "--lanes", 64, "--max_steps", 300, "--save_steps", 0),
         *("--optimizer", "adamw", "--learning_rate", 0.02, "--lr_scheduler_type", "cosine", "--warmup_steps", 20),
         *("--config_overrides", "num_negatives=0", "dropout=0"),
     )
@@ -177,7 +177,6 @@ def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent
     [
         (),
         ("--optimizer", "adamw", "--learning_rate", 0.01, "--lr_scheduler_type", "cosine", "--warmup_steps", 5),
-        ("--mode", "sentences"),
         ("--reset_states", "document", "--block_rows", 3),
         ("--lr_scheduler_type", "warmup_stable_decay", "--warmup_steps", 5, "--decay_steps", 15),
         ("--reset_states", "sentence", "--mixed_precision", "bf16"),
@@ -473,7 +472,6 @@ def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--mode", "words"), "`mode` must be one of lanes, sentences"),
         (("--optimizer", "sgd"), "`optimizer` must be one of"),
         (("--reset_states", "word"), "`reset_states` must be one of never, document, sentence"),
         (("--decay_steps", 5), "`decay_steps` and `lr_scheduler_type` warmup_stable_decay go together"),

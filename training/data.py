@@ -6,8 +6,6 @@ before. Its backward half reads the same sentences in the same order, each in re
 read. With `reset_states` a lane's states are zero again where a document or a sentence begins, as they are for whoever
 reads a single one.
 
-In sentence mode every sentence is an example of its own that starts from zero states.
-
 Shapes: B lanes, T words of a window, U distinct words among them, C characters a word.
 """
 
@@ -496,62 +494,6 @@ class LaneWindows(IterableDataset):
         for number, line in enumerate(lines):
             resets[number, : len(line.resets)] = torch.tensor(line.resets, dtype=torch.long)
         return window._replace(segments=resets.cumsum(1))
-
-
-class SentenceWindows(IterableDataset):
-    """Batches of whole sentences, in `groups` that make one step together, in the reader's order.
-
-    A sentence of more than `longest` words is cut, and its parts are examples of their own, without the sentence's
-    markers between them.
-    """
-
-    def __init__(
-        self, reader: BlockReader, sentences: int, longest: int, groups: int = 1, state: State | None = None
-    ) -> None:
-        self.reader = reader
-        self.sentences = sentences
-        self.longest = longest
-        self.groups = groups
-        self.state = state
-
-    def __iter__(self) -> Iterator[list[Window]]:
-        state = self.state or State(0, 0, (None,))
-        (place,) = state.lanes
-        held = [] if place is None else [(place.epoch, place.block)]
-        pending: list[tuple[list[str], ...]] = []
-        for block in self.reader.read(state.epoch, state.block, held):
-            offset = place.offset if place is not None and (block.epoch, block.number) == held[0] else 0
-            for start, end in self._spans(block):
-                if start < offset:
-                    continue
-                pending.append(tuple(words[start:end] for words in (*block.inputs, *block.targets)))
-                if len(pending) == self.sentences * self.groups:
-                    yield self._encode(pending, State(block.epoch, block.number + 1, (self._place(block, end),)))
-                    pending = []
-        if pending:
-            yield self._encode(pending, State(block.epoch, block.number + 1, (None,)))
-
-    @staticmethod
-    def _place(block: Block, end: int) -> Place | None:
-        return Place(block.epoch, block.number, end) if end < len(block.inputs[0]) else None
-
-    def _spans(self, block: Block) -> Iterator[tuple[int, int]]:
-        """Where the block's examples begin and end."""
-        end_marker, start = str(self.reader.tokenizer.eos_token), 0
-        for position, target in enumerate(block.targets[0], start=1):
-            if target == end_marker or position - start == self.longest:
-                yield start, position
-                start = position
-
-    def _encode(self, pending: list[tuple[list[str], ...]], state: State | None) -> list[Window]:
-        """The windows of one step; a group may be left without sentences at the end."""
-        windows = []
-        for start in range(0, self.sentences * self.groups, self.sentences):
-            part = pending[start : start + self.sentences]
-            inputs = [example[side] for side in (0, 1) for example in part]
-            targets = [example[side] for side in (2, 3) for example in part]
-            windows.append(encode_window(inputs, targets, self.reader.tokenizer)._replace(state=state))
-        return windows
 
 
 def prefetch(windows: IterableDataset, workers: int) -> DataLoader:

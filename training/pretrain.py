@@ -44,7 +44,6 @@ from training.data import (
     Corpus,
     LaneWindows,
     Place,
-    SentenceWindows,
     State,
     Window,
     count_words,
@@ -63,7 +62,6 @@ HISTORY_FILE = "history.jsonl"
 RESULTS_FILE = "all_results.json"
 # Settings that a run cannot change when it goes on, since what follows would not be the same run.
 FIXED = (
-    "mode",
     "reset_states",
     "window",
     "lanes",
@@ -259,10 +257,9 @@ class Run:
         else:
             assert self.corpus is not None
             epochs = int(settings.num_train_epochs)
-            sentences, words = self.corpus["sentences"], self.corpus["words"]
-            per_lane = settings.window if settings.mode == "lanes" else (words + sentences) / sentences
+            predictions = self.corpus["words"] + self.corpus["sentences"]
             lanes = settings.lanes * settings.gradient_accumulation_steps * accelerator.num_processes
-            self.max_steps = math.ceil(epochs * (words + sentences) / (lanes * per_lane))
+            self.max_steps = math.ceil(epochs * predictions / (lanes * settings.window))
         set_seed(settings.seed)
         self.model = make_model(settings, self.tokenizer)
         self.model.softmax.sparse = self.model.draw_negatives() is not None
@@ -297,11 +294,8 @@ class Run:
     # Data
 
     def _windows(self, reader: BlockReader, lanes: int, groups: int = 1, state: State | None = None) -> DataLoader:
-        """What a reader's text becomes in this run's mode."""
-        settings = self.settings
-        if settings.mode == "lanes":
-            return prefetch(LaneWindows(reader, lanes, settings.window, groups, state), settings.workers)
-        return prefetch(SentenceWindows(reader, lanes, settings.longest_sentence, groups, state), settings.workers)
+        """Read a reader's text in windows of this run's size."""
+        return prefetch(LaneWindows(reader, lanes, self.settings.window, groups, state), self.settings.workers)
 
     def _empty_window(self) -> Window:
         """For a process whose text has ended while others go on: it takes part without adding anything."""
@@ -396,7 +390,7 @@ class Run:
             is_last = number == len(windows) - 1
             # Lanes that end keep their place, so that their states stay where they are.
             mask = window.labels[0] != IGNORED if window.predictions else torch.ones_like(window.labels[0])
-            carries = self.settings.mode == "lanes" and taken is not None
+            carries = taken is not None
             with nullcontext() if is_last else accelerator.no_sync(self.prepared):
                 output = self.prepared(
                     char_ids=window.char_ids.to(device),
@@ -500,7 +494,7 @@ class Run:
                     states=states,
                     num_items_in_batch=1,
                 )
-                states = output.states if settings.mode == "lanes" else None
+                states = output.states
                 totals += torch.tensor([output.forward_loss.item(), output.backward_loss.item(), window.predictions])
                 bar.update(window.predictions)
         model.train()
@@ -581,7 +575,7 @@ class Run:
                 f"{self.accelerator.num_processes}"
             )
         for name, value in about["settings"].items():
-            if getattr(self.settings, name) != value:
+            if name in FIXED and getattr(self.settings, name) != value:
                 raise ElmoError(
                     f"{folder} was trained with {name}={value}: it cannot go on with {getattr(self.settings, name)}"
                 )

@@ -86,16 +86,12 @@ class Settings:
         default_factory=list, metadata={"help": "Changes to the recipe's config: cell_dim=512 dropout=0"}
     )
     # How text is read
-    mode: str = field(
-        default="lanes", metadata={"help": "lanes: running text, states carried on. sentences: each by itself."}
-    )
     reset_states: str = field(
         default="never",
         metadata={"help": "Where a lane's states are zero again: never, or where each document or sentence begins."},
     )
-    lanes: int = field(default=64, metadata={"help": "Lanes, or sentences, a process reads in parallel."})
+    lanes: int = field(default=64, metadata={"help": "Lanes that a process reads in parallel."})
     window: int = field(default=20, metadata={"help": "Words of a lane in a step; gradients do not go further back."})
-    longest_sentence: int = field(default=200, metadata={"help": "In sentence mode, longer ones are cut."})
     block_rows: int = field(default=1, metadata={"help": "Consecutive rows that one lane reads one after the other."})
     shuffle: bool = field(default=True, metadata={"help": "A new order of the blocks every epoch."})
     workers: int = field(default=1, metadata={"help": "Processes that prepare text: 1, or 0 for none."})
@@ -128,7 +124,7 @@ class Settings:
     # Watching and saving
     logging_steps: int = field(default=50, metadata={"help": "Steps between two entries of the history."})
     eval_steps: int = field(default=0, metadata={"help": "Steps between two evaluations; 0 for only at the end."})
-    eval_lanes: int = field(default=32, metadata={"help": "Lanes, or sentences, of an evaluation."})
+    eval_lanes: int = field(default=32, metadata={"help": "Lanes of an evaluation."})
     eval_reset_states: str | None = field(
         default=None, metadata={"help": "`reset_states` of an evaluation, such as sentence; by default, the same."}
     )
@@ -149,7 +145,6 @@ class Settings:
     def check(self) -> None:
         """Refuses what cannot work, naming the setting."""
         for name, allowed in (
-            ("mode", ("lanes", "sentences")),
             ("reset_states", RESETS),
             ("eval_reset_states", (None, *RESETS)),
             ("optimizer", ("adagrad", "adamw")),
@@ -159,7 +154,7 @@ class Settings:
             if getattr(self, name) not in allowed:
                 choices = ", ".join(choice for choice in allowed if choice is not None)
                 raise ElmoError(f"`{name}` must be one of {choices}, got {getattr(self, name)!r}")
-        counts = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence")
+        counts = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes")
         for name in (*counts, "logging_steps"):
             if getattr(self, name) < 1:
                 raise ElmoError(f"`{name}` must be at least 1, got {getattr(self, name)}")
