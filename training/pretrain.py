@@ -29,27 +29,24 @@ from accelerate.utils import ProjectConfiguration, gather_object, set_seed
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import AutoTokenizer, get_scheduler
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
+from modeling_elmo.corpus import Corpus, open_corpus
 from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
 from modeling_elmo.softmax_elmo import Negatives
 from training.data import (
     IGNORED,
     BlockReader,
-    Corpus,
     LaneWindows,
     Place,
-    State,
+    Position,
     Window,
     count_words,
-    open_corpus,
     prefetch,
-    reading,
 )
 from training.processes import keep_to_the_end, run_script
 from training.settings import Settings, in_one_line, read_settings
@@ -93,14 +90,14 @@ def open_text(settings: Settings, validation: bool = False) -> Corpus | None:
     if validation and not files and not split:
         return None
     return open_corpus(
-        files,
-        None if files else settings.dataset_name,
-        settings.dataset_config_name,
-        split or "train",
-        settings.column,
-        settings.streaming and not validation,
+        files or str(settings.dataset_name),
+        column=settings.column,
+        split=None if files else split,
+        config_name=settings.dataset_config_name,
+        streaming=settings.streaming and not validation,
         tokenized=not settings.raw,
         documents=settings.documents,
+        as_dataset=True,
     )
 
 
@@ -243,7 +240,7 @@ class Run:
         self.predictions = 0  # of each language model, by all processes
         self.seconds = 0.0  # of training, without evaluation and saving
         self.history: list[dict[str, Any]] = []
-        self.position: State | None = None
+        self.position: Position | None = None
         self.carried: list[States | None] = [None] * settings.gradient_accumulation_steps
         self.stop_signal: int | None = None
 
@@ -293,10 +290,6 @@ class Run:
 
     # Data
 
-    def _windows(self, reader: BlockReader, lanes: int, groups: int = 1, state: State | None = None) -> DataLoader:
-        """Read a reader's text in windows of this run's size."""
-        return prefetch(LaneWindows(reader, lanes, self.settings.window, groups, state), self.settings.workers)
-
     def _empty_window(self) -> Window:
         """For a process whose text has ended while others go on: it takes part without adding anything."""
         char_ids = torch.from_numpy(self.tokenizer.words_to_char_ids([str(self.tokenizer.bos_token)]))
@@ -320,7 +313,8 @@ class Run:
         recent_words, recent_seconds = 0, 0.0
         must_stop = False
         saved_at = self.step
-        with bar, reading(self._windows(self.reader, settings.lanes, groups, self.position)) as windows:
+        lanes = LaneWindows(self.reader, settings.lanes, settings.window, groups, self.position)
+        with bar, prefetch(lanes, settings.workers) as windows:
             while self.step < self.max_steps or settings.max_steps <= 0:
                 begun = time.perf_counter()
                 taken = next(windows, None)
@@ -407,7 +401,7 @@ class Run:
                 hidden, cell = output.states
                 self.carried[number] = (hidden.detach(), cell.detach())
             losses += torch.stack([output.forward_loss.detach(), output.backward_loss.detach()])
-            self.position = window.state if taken is not None else self.position
+            self.position = window.position if taken is not None else self.position
         self._share_softmax_gradients()
         self._clip_gradients()
         for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
@@ -484,7 +478,8 @@ class Run:
             disable=None if accelerator.is_main_process else True,
         )
         begun = time.perf_counter()
-        with bar, reading(self._windows(reader, settings.eval_lanes)) as windows:
+        lanes = LaneWindows(reader, settings.eval_lanes, settings.window)
+        with bar, prefetch(lanes, settings.workers) as windows:
             for (window,) in windows:
                 output = model(
                     char_ids=window.char_ids.to(accelerator.device),
@@ -642,13 +637,13 @@ class Run:
         return results
 
 
-def _as_lists(state: State) -> list[Any]:
+def _as_lists(state: Position) -> list[Any]:
     return [state.epoch, state.block, [None if place is None else list(place) for place in state.lanes]]
 
 
-def _as_state(lists: list[Any]) -> State:
+def _as_state(lists: list[Any]) -> Position:
     epoch, block, lanes = lists
-    return State(epoch, block, tuple(None if place is None else Place(*place) for place in lanes))
+    return Position(epoch, block, tuple(None if place is None else Place(*place) for place in lanes))
 
 
 def sorted_checkpoints(folder: Path) -> list[Path]:

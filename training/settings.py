@@ -158,6 +158,8 @@ class Settings:
         for name in (*counts, "logging_steps"):
             if getattr(self, name) < 1:
                 raise ElmoError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if self.workers not in (0, 1):
+            raise ElmoError(f"`workers` must be 0 or 1, since lanes are read in order; got {self.workers}")
         if self.max_steps <= 0 and self.num_train_epochs <= 0:
             raise ElmoError("`max_steps` or `num_train_epochs` must be positive")
         if self.max_steps <= 0 and self.num_train_epochs != int(self.num_train_epochs):
