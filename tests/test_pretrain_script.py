@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import ElmoModel, ElmoTokenizer
-from training import pretrain, processes
+from training import pretrain, processes, run
 
 MODULE = "training.pretrain"
 # Two half batches and one whole: the same float32 sums in another order, over forty updates.
@@ -239,9 +239,9 @@ def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
         time.sleep(0.05)
     process.kill()
     process.wait()
-    last = pretrain.sorted_checkpoints(tmp_path)[-1]
+    last = run.sorted_checkpoints(tmp_path)[-1]
     names = {path.name for path in last.iterdir()}
-    assert {"model.safetensors", "optimizers.pt", "process-0.pt", pretrain.STATE_FILE, "config.json"} <= names
+    assert {"model.safetensors", "optimizers.pt", "process-0.pt", run.STATE_FILE, "config.json"} <= names
     step = int(last.name.split("-")[1])
     train(text, tmp_path, "--max_steps", step + 1, "--resume_from_checkpoint", "last", "--save_steps", 0)
 
@@ -264,13 +264,13 @@ def test_a_run_that_goes_on_takes_the_learning_rate_it_is_given(trained, text, t
 
 
 def test_a_run_is_saved_before_its_last_evaluation(text, tmp_path, monkeypatch):
-    def interrupted(run: pretrain.Run) -> dict:
+    def interrupted(_: pretrain.Run) -> dict:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(pretrain.Run, "evaluate", interrupted)
         assert pretrain.main(arguments(text, tmp_path, "--max_steps", 25)) == 128 + signal.SIGINT
-    assert pretrain.sorted_checkpoints(tmp_path)[-1].name == "checkpoint-25"
+    assert run.sorted_checkpoints(tmp_path)[-1].name == "checkpoint-25"
     results = train(text, tmp_path, "--max_steps", 25, "--resume_from_checkpoint", "last")
     assert results["train_steps"] == 25
 
@@ -284,13 +284,13 @@ def test_a_run_that_was_at_its_end_only_writes_its_results(trained, text, tmp_pa
 
 def test_only_the_last_checkpoints_are_kept(text, tmp_path):
     train(text, tmp_path, "--save_steps", 8, "--save_total_limit", 3)
-    assert [path.name for path in pretrain.sorted_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (24, 32, 40)]
+    assert [path.name for path in run.sorted_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (24, 32, 40)]
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--lanes", 9), "was trained with lanes=8: it cannot go on with 9"),
+        (("--lanes", 9), "was trained with lanes=8: it cannot resume with 9"),
         (("--seed", 5), "was trained with seed=0"),
         (("--reset_states", "sentence"), "was trained with reset_states=never"),
         (("--optimizer", "adamw"), "optimizer=adagrad"),
@@ -351,7 +351,7 @@ def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
     ],
 )
 def test_the_launchers_command_line_says_how_many_processes_are_wanted(launcher, count):
-    assert processes.asked_for(launcher, "s") == count
+    assert processes.requested_processes(launcher, "s") == count
 
 
 def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_path):
@@ -461,7 +461,7 @@ def test_trackers_get_the_losses(text, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pretrain.Run, "_one_step", lambda *_: (math.nan, 1.0))
+    monkeypatch.setattr(pretrain.Run, "train_step", lambda *_: (math.nan, 1.0))
     assert pretrain.main(arguments(text, tmp_path)) == 2
     message = capsys.readouterr().err
     assert "training diverged" in message
@@ -480,7 +480,7 @@ def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, 
         (("--config_overrides", "cell_dim"), "must be like cell_dim=512"),
         (("--config_overrides", "cell_dims=4"), "did you mean `cell_dim`"),
         (("--resume_from_checkpoint", "last"), "has no checkpoint"),
-        (("--resume_from_checkpoint", "nowhere"), "no checkpoint of this program"),
+        (("--resume_from_checkpoint", "nowhere"), "not a checkpoint"),
         (("--train_file", "nowhere.txt"), "no such file"),
         (("--max_steps", -1, "--num_train_epochs", 0.5), "must be whole"),
         (("--workers", 2), "`workers` must be 0 or 1"),
@@ -502,7 +502,7 @@ def test_checkpoints_are_not_removed_for_a_run_that_cannot_begin(trained, text, 
     missing = (str(tmp_path / "missing.txt"), text[1])
     assert pretrain.main(arguments(missing, tmp_path, "--overwrite_output_dir")) == 2
     assert "missing.txt" in capsys.readouterr().err
-    assert pretrain.sorted_checkpoints(tmp_path) == [tmp_path / "checkpoint-20"]
+    assert run.sorted_checkpoints(tmp_path) == [tmp_path / "checkpoint-20"]
 
 
 def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_path, capsys):
@@ -510,7 +510,7 @@ def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_
     assert pretrain.main(arguments(text, tmp_path)) == 2
     assert "--overwrite_output_dir" in capsys.readouterr().err
     train(text, tmp_path, "--overwrite_output_dir", "--max_steps", 2, "--save_steps", 0)
-    assert not pretrain.sorted_checkpoints(tmp_path)
+    assert not run.sorted_checkpoints(tmp_path)
     vocabulary = (tmp_path / "vocab.txt").read_text()
     assert pretrain.main(arguments(text[::-1], tmp_path)) == 2  # there is a model, if no checkpoint
     assert "has a finished model" in capsys.readouterr().err
@@ -521,8 +521,8 @@ def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_
     ("content", "message"),
     [
         ("lane: 3\n", "there is no setting `lane`; did you mean `lanes`"),
-        ("- a\n", "a list of settings"),
-        ("a: [", "no YAML"),
+        ("- a\n", "a recipe must be settings"),
+        ("a: [", "not YAML"),
     ],
 )
 def test_a_bad_recipe_is_named(content, message, tmp_path, capsys):
