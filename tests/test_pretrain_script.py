@@ -475,6 +475,7 @@ def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, 
         (("--optimizer", "sgd"), "`optimizer` must be one of"),
         (("--reset_states", "word"), "`reset_states` must be one of never, document, sentence"),
         (("--decay_steps", 5), "`decay_steps` and `lr_scheduler_type` warmup_stable_decay go together"),
+        (("--validation_split", "held"), "`validation_split` is for a --dataset_name"),
         (("--lanes", 0), "`lanes` must be at least 1"),
         (("--mixed_precision", "fp16"), "`mixed_precision` must be one of no, bf16"),
         (("--config_overrides", "cell_dim"), "must be like cell_dim=512"),
@@ -483,7 +484,7 @@ def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, 
         (("--resume_from_checkpoint", "nowhere"), "not a checkpoint"),
         (("--train_file", "nowhere.txt"), "no such file"),
         (("--max_steps", -1, "--num_train_epochs", 0.5), "must be whole"),
-        (("--workers", 2), "`workers` must be 0 or 1"),
+        (("--workers", 2), "`workers` must be one of 0, 1"),
         (("--logging_steps", 0), "`logging_steps` must be at least 1"),
         (("--output_dir", __file__), __file__),
         (("--vocab_file", "nowhere.txt"), "nowhere.txt"),
@@ -540,12 +541,12 @@ def test_empty_text_is_refused(tmp_path, capsys, text):
     assert "no words" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["tiny", "mini", "small", "original"])
+@pytest.mark.parametrize("name", ["tiny", "mini", "small", "original", "english"])
 def test_every_recipe_builds_the_model_it_says(name, text, tmp_path):
     settings = pretrain.read_settings([name, "--train_file", text[0], "--output_dir", str(tmp_path)])
     with torch.device("meta"):
         model = ElmoModel(pretrain.ElmoConfig(**settings.elmo_config(), vocab_size=100, mix="average"))
-    millions = {"tiny": 0.024, "mini": 2.998, "small": 13.593, "original": 93.601}[name]
+    millions = {"tiny": 0.024, "mini": 2.998, "small": 13.593, "original": 93.601, "english": 5.985}[name]
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=6e-4)
 
 

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     size = folder_mb(chosen.output_dir)
-    print(f"Wrote {chosen.output_dir}: {size:.1f} MB; the cosine of vectors before and after is at least {cosine:.6f}")
+    print(f"Wrote {chosen.output_dir}: {size:.1f} MB; the cosine of a vector before and after is {cosine:.6f} or more")
     return 0
 
 
