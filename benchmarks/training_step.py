@@ -23,13 +23,17 @@ from training.data import Block, LaneWindows
 class Sentences:
     """Running text as a reader of blocks, one sentence each."""
 
+    reset_states = "never"
+
     def __init__(self, sentences, tokenizer):
         self.sentences, self.tokenizer = sentences, tokenizer
 
     def read(self, *_):
         for number, words in enumerate(self.sentences):
             back = words[::-1]
-            yield Block(0, number, (["<S>", *words], ["</S>", *back]), ([*words, "</S>"], [*back, "<S>"]))
+            inputs = (["<S>", *words], ["</S>", *back])
+            targets = ([*words, "</S>"], [*back, "<S>"])
+            yield Block(0, number, inputs, targets, resets=[False] * len(inputs[0]))
 
 
 def main() -> None:

@@ -1,23 +1,21 @@
 """The corpus for pretraining: every word of every epoch once, in lanes that read on, by any number of processes."""
 
 import itertools
-import json
 from collections import Counter
 
 import datasets
 import pytest
+import torch
 
 from modeling_elmo import ElmoTokenizer
+from modeling_elmo.corpus import Corpus, open_corpus
 from modeling_elmo.files import ElmoError
 from training.data import (
     IGNORED,
     BlockReader,
-    Corpus,
     LaneWindows,
-    SentenceWindows,
     count_words,
     encode_window,
-    open_corpus,
     prefetch,
 )
 
@@ -72,16 +70,15 @@ def expected_counts(epochs: int = 1) -> tuple[Counter, Counter]:
 @pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("block_rows", [1, 8])
 @pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.parametrize("mode", ["lanes", "sentences"])
 def test_every_word_of_every_epoch_is_predicted_once_in_each_direction(
-    mode, epochs, block_rows, processes, streaming, tokenizer
+    epochs, block_rows, processes, streaming, tokenizer
 ):
     totals = (Counter(), Counter())
     for rank in range(processes):
         reader = make_reader(
             tokenizer, streaming, block_rows=block_rows, epochs=epochs, rank=rank, processes=processes
         )
-        windows = LaneWindows(reader, 4, 6) if mode == "lanes" else SentenceWindows(reader, 4, 100)
+        windows = LaneWindows(reader, 4, 6)
         for total, part in zip(totals, count_predicted(windows, tokenizer), strict=True):
             total.update(part)
     assert totals == expected_counts(epochs)
@@ -130,25 +127,47 @@ def test_a_full_window_has_no_gaps_until_the_text_ends(tokenizer):
     assert set(counts[:-3]) == {24}
 
 
+@pytest.mark.parametrize(("reset_states", "begins"), [("sentence", "every"), ("document", "some")])
+def test_a_new_segment_begins_where_states_are_zero_again(reset_states, begins, tokenizer):
+    """At every sentence; or at a document's first, which follows a blank line or begins a block."""
+    reader = make_reader(tokenizer, block_rows=8, shuffle=False, reset_states=reset_states)
+    found = []
+    for (window,) in LaneWindows(reader, 4, 6):
+        words = [tokenizer.char_ids_to_word(row) for row in window.char_ids.tolist()]
+        for index, labels, segments in zip(window.word_index[0], window.labels[0], window.segments, strict=True):
+            steps = torch.diff(segments, prepend=torch.zeros(1, dtype=torch.long))
+            for place in ((steps > 0) & (labels != IGNORED)).nonzero().flatten().tolist():
+                assert words[index[place]] == "<S>"
+                found.append(tokenizer.convert_ids_to_tokens(int(labels[place])))
+            assert set(steps.tolist()) <= {0, 1}
+    rows = [*range(5), None, *range(5, len(SENTENCES))]  # sentences and the blank line
+    documents = [row for place, row in enumerate(rows) if place % 8 == 0 or rows[place - 1] is None]
+    expected = range(len(SENTENCES)) if begins == "every" else documents
+    assert sorted(found) == sorted(f"{number}.0" for number in expected)
+
+
+def test_lanes_that_are_never_reset_have_no_segments(tokenizer):
+    assert all(window.segments is None for (window,) in LaneWindows(make_reader(tokenizer), 4, 6))
+
+
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("mode", ["lanes", "sentences"])
+@pytest.mark.parametrize("reset_states", ["document", "sentence"])
 @pytest.mark.parametrize("block_rows", [1, 5])
-def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, mode, streaming, tokenizer):
-    def windows(state=None):
-        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=2, seed=3)
-        if mode == "lanes":
-            return LaneWindows(reader, 3, 5, groups=2, state=state)
-        return SentenceWindows(reader, 3, 4, groups=2, state=state)
+def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, reset_states, streaming, tokenizer):
+    def windows(position=None):
+        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=2, seed=3, reset_states=reset_states)
+        return LaneWindows(reader, 3, 5, groups=2, position=position)
 
     whole = list(windows())
     for stop in (0, 1, len(whole) // 2, len(whole) - 2, len(whole) - 1):
-        rest = list(windows(whole[stop][-1].state))
+        rest = list(windows(whole[stop][-1].position))
         assert len(rest) == len(whole) - stop - 1
         for got, expected in zip(rest, whole[stop + 1 :], strict=True):
             for one, other in zip(got, expected, strict=True):
                 assert one.labels.tolist() == other.labels.tolist()
                 assert one.char_ids[one.word_index].tolist() == other.char_ids[other.word_index].tolist()
-                assert one.state == other.state
+                assert one.position == other.position
+                assert one.segments.tolist() == other.segments.tolist()
 
 
 def test_groups_of_lanes_are_the_lanes_of_one_larger_group(tokenizer):
@@ -157,24 +176,19 @@ def test_groups_of_lanes_are_the_lanes_of_one_larger_group(tokenizer):
     assert one == three
 
 
-def test_long_sentences_are_cut_in_sentence_mode(tokenizer):
-    windows = list(SentenceWindows(make_reader(tokenizer), 4, 5))
-    assert max(window.labels.shape[2] for groups in windows for window in groups) == 5
-    assert count_predicted(windows, tokenizer) == expected_counts()
-
-
 def test_a_worker_process_gives_the_same_windows(tokenizer):
     alone = list(LaneWindows(make_reader(tokenizer), 4, 6))
-    ahead = list(prefetch(LaneWindows(make_reader(tokenizer), 4, 6), workers=1))
+    with prefetch(LaneWindows(make_reader(tokenizer), 4, 6), workers=1) as windows:
+        ahead = list(windows)
     for one, other in zip(alone, ahead, strict=True):
-        assert one[0].state == other[0].state
+        assert one[0].position == other[0].position
         assert one[0].labels.tolist() == other[0].labels.tolist()
 
 
 def test_other_lanes_than_the_state_has_are_refused(tokenizer):
     first = next(iter(LaneWindows(make_reader(tokenizer), 4, 6)))
     with pytest.raises(ElmoError, match="begun with 4 lanes"):
-        next(iter(LaneWindows(make_reader(tokenizer), 5, 6, state=first[0].state)))
+        next(iter(LaneWindows(make_reader(tokenizer), 5, 6, position=first[0].position)))
 
 
 def test_an_endless_run_over_no_words_is_refused(tokenizer):
@@ -193,7 +207,7 @@ def test_words_outside_the_vocabulary_are_read_as_spelled_and_predicted_as_unkno
 def test_a_byte_order_mark_is_no_part_of_a_word(suffix, tokenizer, tmp_path):
     path = tmp_path / f"marked{suffix}"
     path.write_text("\ufeff" + ("text\n" if suffix == ".csv" else "") + "the bank\n", encoding="utf-8")
-    corpus = open_corpus([str(path)])
+    corpus = open_corpus([str(path)], as_dataset=True)
     assert set(count_words(corpus, tokenizer).words) == {"the", "bank"}
 
 
@@ -210,75 +224,3 @@ def test_counting_counts_every_word(processes, streaming, tokenizer, monkeypatch
     assert counts.words == WORDS
     assert counts.sentences == len(SENTENCES)
     assert counts.predictions == WORDS.total() + len(SENTENCES)
-
-
-# ------------------------------------------------------------------------------------------------------- open_corpus
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".parquet"])
-def test_files_of_every_format_hold_the_same_sentences(suffix, streaming, tokenizer, tmp_path):
-    texts = ["One bank .", "Two, banks !"]
-    path = tmp_path / f"corpus{suffix}"
-    if suffix == ".txt":
-        path.write_text("\n".join(texts) + "\n")
-    elif suffix == ".jsonl":
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    else:
-        made = datasets.Dataset.from_dict({"text": texts})
-        made.to_csv(path) if suffix == ".csv" else made.to_parquet(path)
-    corpus = open_corpus([str(path)], streaming=streaming)
-    rows = [corpus.sentences(row["text"], tokenizer) for row in corpus.rows]
-    assert rows == [[text.split()] for text in texts]
-
-
-def test_a_saved_data_set_is_opened_by_its_folder_split_and_column(tokenizer, tmp_path):
-    made = datasets.Dataset.from_dict({"line": ["a b", "c"], "other": [1, 2]})
-    datasets.DatasetDict({"train": made, "held": made.select([1])}).save_to_disk(tmp_path / "set")
-    corpus = open_corpus(dataset_name=str(tmp_path / "set"), split="held", column="line")
-    assert [row["line"] for row in corpus.rows] == ["c"]
-    with pytest.raises(ElmoError, match=r"several columns.*line, other"):
-        open_corpus(dataset_name=str(tmp_path / "set"))
-    with pytest.raises(ElmoError, match="no column `text`"):
-        open_corpus(dataset_name=str(tmp_path / "set"), column="text")
-
-
-@pytest.mark.parametrize(
-    ("value", "documents", "expected"),
-    [
-        ("a b\nc", True, [["a", "b"], ["c"]]),
-        (["a b", "", "c"], True, [["a", "b"], ["c"]]),
-        ([["a", "b c"], ["d"]], True, [["a", "b c"], ["d"]]),
-        (["a", "b c"], False, [["a", "b c"]]),
-        (None, False, []),
-    ],
-)
-def test_rows_may_be_texts_words_or_documents(value, documents, expected, tokenizer):
-    assert Corpus(None, "text", documents=documents).sentences(value, tokenizer) == expected
-
-
-def test_raw_text_is_split_by_the_tokenizer(tokenizer):
-    assert Corpus(None, "text", tokenized=False).sentences("I can't.", tokenizer) == [["I", "ca", "n't", "."]]
-
-
-def test_rows_of_another_kind_are_refused(tokenizer):
-    with pytest.raises(ElmoError, match="holds a int"):
-        Corpus(None, "n").sentences(3, tokenizer)
-    with pytest.raises(ElmoError, match="--documents"):
-        Corpus(None, "n").sentences([["a"]], tokenizer)
-
-
-def test_bad_files_are_named_in_one_line(tmp_path):
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / "bad.jsonl").write_text("{no json\n")
-    (tmp_path / "a.txt").write_text("a\n")
-    for files, message in (
-        (["nowhere.txt"], "nowhere.txt: no such file"),
-        ([str(tmp_path / "empty.txt")], "the file is empty"),
-        ([str(tmp_path / "bad.jsonl")], "bad.jsonl"),
-        ([str(tmp_path / "a.txt"), str(tmp_path / "bad.jsonl")], "of one format"),
-        ([], "give files or a data set"),
-    ):
-        with pytest.raises(ElmoError, match=message) as caught:
-            open_corpus(files)
-        assert "\n" not in str(caught.value)

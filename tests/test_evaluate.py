@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import MINI, ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.files import ElmoError
 from training import bundle, evaluate
 
 SIZES = {"projection_dim": 16, "cell_dim": 32, "char_filters": [[1, 8], [3, 24]], "num_highway_layers": 1}
@@ -131,6 +132,37 @@ def test_joined_words_are_several(tmp_path):
     ((words, (use,)),) = evaluate.read_uses(write_senses(tmp_path / "test.jsonl", ("river", "side-n")))
     assert words == ["river", "big", "bank"]
     assert use == (slice(1, 3), ("bank", "n"), ["eng30-side-n"], False)
+
+
+# --------------------------------------------------------------------------------------------------------------- wic
+
+
+def write_pairs(folder: Path, *pairs: tuple[str, str, str]) -> Path:
+    """Sentences of a context word and the word itself, and whether its sense is the same."""
+    folder.mkdir()
+    data = "".join(f"bank\tN\t1-1\t{one} bank\t{other} bank\n" for one, other, _ in pairs)
+    (folder / f"{folder.name}.data.txt").write_text(data)
+    (folder / f"{folder.name}.gold.txt").write_text("".join(f"{answer}\n" for *_, answer in pairs))
+    return folder
+
+
+def test_pairs_are_told_apart_by_the_threshold_of_the_training_pairs(tmp_path):
+    angles = {"river": 0.0, "shore": 0.3, "stone": 0.5, "money": 1.5, "loan": 1.3}
+    embedder = KnownVectors(lambda word, words: [np.cos(angles[words[0]]), np.sin(angles[words[0]])])
+    train = write_pairs(tmp_path / "train", ("river", "shore", "T"), ("river", "money", "F"), ("loan", "money", "T"))
+    test = write_pairs(tmp_path / "dev", ("river", "stone", "T"), ("shore", "money", "F"), ("river", "loan", "T"))
+    for row in evaluate.wic(embedder, train, test, ["layer", "average"]):
+        assert (row["on train"], row["pairs"]) == (1.0, 3)
+        assert row["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_a_folder_without_pairs_is_refused(folder, tmp_path, capsys):
+    command = ["wic", "--model", folder, "--train", tmp_path, "--test", tmp_path, "--output_dir", tmp_path / "out"]
+    assert evaluate.main(list(map(str, command))) == 2
+    assert "expected one *.data.txt" in capsys.readouterr().err
+    pairs = write_pairs(tmp_path / "bad", ("river", "shore", "maybe"))
+    with pytest.raises(ElmoError, match=r"line 1: no pair of sentences"):
+        evaluate.read_pairs(pairs)
 
 
 # -------------------------------------------------------------------------------------------------------------- tags

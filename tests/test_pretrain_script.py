@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import ElmoModel, ElmoTokenizer
-from training import pretrain, processes
+from training import pretrain, processes, run
 
 MODULE = "training.pretrain"
 # Two half batches and one whole: the same float32 sums in another order, over forty updates.
@@ -98,8 +98,8 @@ def test_a_run_makes_a_folder_that_loads_and_results_that_add_up(trained, text):
 
 
 def test_the_reported_perplexity_equals_one_by_hand(text, tmp_path):
-    """In sentence mode, where states do not cross sentences, it is that of the sentences' scores."""
-    results = train(text, tmp_path, "--mode", "sentences", "--max_steps", 5, "--save_steps", 0)
+    """Where states do not cross sentences, it is that of the sentences' scores."""
+    results = train(text, tmp_path, "--reset_states", "sentence", "--max_steps", 5, "--save_steps", 0)
     model, tokenizer = AutoModelForPreTraining.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     sentences = [line.split() for line in Path(text[1]).read_text().splitlines()]
     scores = model.score(sentences, tokenizer)
@@ -108,8 +108,31 @@ def test_the_reported_perplexity_equals_one_by_hand(text, tmp_path):
         assert results[f"eval_perplexity_{side}"] == pytest.approx(losses.mean().exp().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["lanes", "sentences"])
-def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent_of_it(mode, tmp_path):
+def test_an_evaluation_may_begin_every_sentence_from_zeros(text, tmp_path):
+    """Its perplexity is that of the sentences' scores, while training carries states on."""
+    results = train(text, tmp_path, "--eval_reset_states", "sentence", "--max_steps", 5, "--save_steps", 0)
+    model, tokenizer = AutoModelForPreTraining.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    scores = model.score([line.split() for line in Path(text[1]).read_text().splitlines()], tokenizer)
+    for side in ("forward", "backward"):
+        losses = torch.cat([-getattr(score, side) for score in scores]).double()
+        assert results[f"eval_perplexity_{side}"] == pytest.approx(losses.mean().exp().item(), rel=1e-5)
+
+
+def test_the_learning_rate_of_a_run_that_is_extended_stays_up_until_its_last_steps(text, tmp_path):
+    more = ("--lr_scheduler_type", "warmup_stable_decay", "--warmup_steps", 5, "--logging_steps", 1)
+    more += ("--learning_rate", 0.1, "--save_steps", 30)
+    train(text, tmp_path, *more, "--decay_steps", 10)
+    shutil.rmtree(tmp_path / "checkpoint-40")
+    train(text, tmp_path, *more, "--decay_steps", 20, "--max_steps", 60, "--resume_from_checkpoint", "last")
+    entries = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    rates = {entry["step"]: entry["learning_rate"] for entry in entries if "learning_rate" in entry}
+    assert rates[1] < rates[4] < 0.1
+    assert {rates[step] for step in range(5, 40)} == {0.1}
+    assert 0.1 > rates[42] > rates[50] > rates[59] > 0
+
+
+@pytest.mark.parametrize("reset_states", ["never", "sentence"])
+def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent_of_it(reset_states, tmp_path):
     """A Markov chain over eight words. Both directions predict the same sentences, so both have their entropy."""
     generator = torch.Generator().manual_seed(0)
     words = list("abcdefgh")
@@ -137,7 +160,7 @@ def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent
     results = train(
         (str(tmp_path / "train.txt"), str(tmp_path / "held.txt")),
         tmp_path / "out",
-        *("--mode", mode, "--block_rows", 1, "--lanes", 64, "--max_steps", 300, "--save_steps", 0),
+        *("--reset_states", reset_states, "--block_rows", 1, "--lanes", 64, "--max_steps", 300, "--save_steps", 0),
         *("--optimizer", "adamw", "--learning_rate", 0.02, "--lr_scheduler_type", "cosine", "--warmup_steps", 20),
         *("--config_overrides", "num_negatives=0", "dropout=0"),
     )
@@ -154,7 +177,9 @@ def test_on_a_source_of_known_entropy_both_directions_come_within_three_per_cent
     [
         (),
         ("--optimizer", "adamw", "--learning_rate", 0.01, "--lr_scheduler_type", "cosine", "--warmup_steps", 5),
-        ("--mode", "sentences"),
+        ("--reset_states", "document", "--block_rows", 3),
+        ("--lr_scheduler_type", "warmup_stable_decay", "--warmup_steps", 5, "--decay_steps", 15),
+        ("--reset_states", "sentence", "--mixed_precision", "bf16"),
         ("--gradient_accumulation_steps", 2, "--lanes", 4, "--workers", 1),
         ("--streaming",),
         ("--mixed_precision", "bf16"),
@@ -214,9 +239,9 @@ def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
         time.sleep(0.05)
     process.kill()
     process.wait()
-    last = pretrain.sorted_checkpoints(tmp_path)[-1]
+    last = run.sorted_checkpoints(tmp_path)[-1]
     names = {path.name for path in last.iterdir()}
-    assert {"model.safetensors", "optimizers.pt", "process-0.pt", pretrain.STATE_FILE, "config.json"} <= names
+    assert {"model.safetensors", "optimizers.pt", "process-0.pt", run.STATE_FILE, "config.json"} <= names
     step = int(last.name.split("-")[1])
     train(text, tmp_path, "--max_steps", step + 1, "--resume_from_checkpoint", "last", "--save_steps", 0)
 
@@ -239,13 +264,13 @@ def test_a_run_that_goes_on_takes_the_learning_rate_it_is_given(trained, text, t
 
 
 def test_a_run_is_saved_before_its_last_evaluation(text, tmp_path, monkeypatch):
-    def interrupted(run: pretrain.Run) -> dict:
+    def interrupted(_: pretrain.Run) -> dict:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(pretrain.Run, "evaluate", interrupted)
         assert pretrain.main(arguments(text, tmp_path, "--max_steps", 25)) == 128 + signal.SIGINT
-    assert pretrain.sorted_checkpoints(tmp_path)[-1].name == "checkpoint-25"
+    assert run.sorted_checkpoints(tmp_path)[-1].name == "checkpoint-25"
     results = train(text, tmp_path, "--max_steps", 25, "--resume_from_checkpoint", "last")
     assert results["train_steps"] == 25
 
@@ -259,14 +284,15 @@ def test_a_run_that_was_at_its_end_only_writes_its_results(trained, text, tmp_pa
 
 def test_only_the_last_checkpoints_are_kept(text, tmp_path):
     train(text, tmp_path, "--save_steps", 8, "--save_total_limit", 3)
-    assert [path.name for path in pretrain.sorted_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (24, 32, 40)]
+    assert [path.name for path in run.sorted_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (24, 32, 40)]
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--lanes", 9), "was trained with lanes=8: it cannot go on with 9"),
+        (("--lanes", 9), "was trained with lanes=8: it cannot resume with 9"),
         (("--seed", 5), "was trained with seed=0"),
+        (("--reset_states", "sentence"), "was trained with reset_states=never"),
         (("--optimizer", "adamw"), "optimizer=adagrad"),
     ],
 )
@@ -325,7 +351,7 @@ def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
     ],
 )
 def test_the_launchers_command_line_says_how_many_processes_are_wanted(launcher, count):
-    assert processes.asked_for(launcher, "s") == count
+    assert processes.requested_processes(launcher, "s") == count
 
 
 def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_path):
@@ -435,7 +461,7 @@ def test_trackers_get_the_losses(text, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pretrain.Run, "_one_step", lambda *_: (math.nan, 1.0))
+    monkeypatch.setattr(pretrain.Run, "train_step", lambda *_: (math.nan, 1.0))
     assert pretrain.main(arguments(text, tmp_path)) == 2
     message = capsys.readouterr().err
     assert "training diverged" in message
@@ -446,17 +472,19 @@ def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--mode", "words"), "`mode` must be one of lanes, sentences"),
         (("--optimizer", "sgd"), "`optimizer` must be one of"),
+        (("--reset_states", "word"), "`reset_states` must be one of never, document, sentence"),
+        (("--decay_steps", 5), "`decay_steps` and `lr_scheduler_type` warmup_stable_decay go together"),
+        (("--validation_split", "held"), "`validation_split` is for a --dataset_name"),
         (("--lanes", 0), "`lanes` must be at least 1"),
         (("--mixed_precision", "fp16"), "`mixed_precision` must be one of no, bf16"),
         (("--config_overrides", "cell_dim"), "must be like cell_dim=512"),
         (("--config_overrides", "cell_dims=4"), "did you mean `cell_dim`"),
         (("--resume_from_checkpoint", "last"), "has no checkpoint"),
-        (("--resume_from_checkpoint", "nowhere"), "no checkpoint of this program"),
+        (("--resume_from_checkpoint", "nowhere"), "not a checkpoint"),
         (("--train_file", "nowhere.txt"), "no such file"),
         (("--max_steps", -1, "--num_train_epochs", 0.5), "must be whole"),
-        (("--workers", 2), "`workers` must be 0 or 1"),
+        (("--workers", 2), "`workers` must be one of 0, 1"),
         (("--logging_steps", 0), "`logging_steps` must be at least 1"),
         (("--output_dir", __file__), __file__),
         (("--vocab_file", "nowhere.txt"), "nowhere.txt"),
@@ -475,7 +503,7 @@ def test_checkpoints_are_not_removed_for_a_run_that_cannot_begin(trained, text, 
     missing = (str(tmp_path / "missing.txt"), text[1])
     assert pretrain.main(arguments(missing, tmp_path, "--overwrite_output_dir")) == 2
     assert "missing.txt" in capsys.readouterr().err
-    assert pretrain.sorted_checkpoints(tmp_path) == [tmp_path / "checkpoint-20"]
+    assert run.sorted_checkpoints(tmp_path) == [tmp_path / "checkpoint-20"]
 
 
 def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_path, capsys):
@@ -483,7 +511,7 @@ def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_
     assert pretrain.main(arguments(text, tmp_path)) == 2
     assert "--overwrite_output_dir" in capsys.readouterr().err
     train(text, tmp_path, "--overwrite_output_dir", "--max_steps", 2, "--save_steps", 0)
-    assert not pretrain.sorted_checkpoints(tmp_path)
+    assert not run.sorted_checkpoints(tmp_path)
     vocabulary = (tmp_path / "vocab.txt").read_text()
     assert pretrain.main(arguments(text[::-1], tmp_path)) == 2  # there is a model, if no checkpoint
     assert "has a finished model" in capsys.readouterr().err
@@ -494,8 +522,8 @@ def test_a_folder_with_checkpoints_is_not_begun_anew_unasked(trained, text, tmp_
     ("content", "message"),
     [
         ("lane: 3\n", "there is no setting `lane`; did you mean `lanes`"),
-        ("- a\n", "a list of settings"),
-        ("a: [", "no YAML"),
+        ("- a\n", "a recipe must be settings"),
+        ("a: [", "not YAML"),
     ],
 )
 def test_a_bad_recipe_is_named(content, message, tmp_path, capsys):
@@ -513,12 +541,12 @@ def test_empty_text_is_refused(tmp_path, capsys, text):
     assert "no words" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["tiny", "mini", "small", "original"])
+@pytest.mark.parametrize("name", ["tiny", "mini", "small", "original", "english"])
 def test_every_recipe_builds_the_model_it_says(name, text, tmp_path):
     settings = pretrain.read_settings([name, "--train_file", text[0], "--output_dir", str(tmp_path)])
     with torch.device("meta"):
         model = ElmoModel(pretrain.ElmoConfig(**settings.elmo_config(), vocab_size=100, mix="average"))
-    millions = {"tiny": 0.024, "mini": 2.998, "small": 13.593, "original": 93.601}[name]
+    millions = {"tiny": 0.024, "mini": 2.998, "small": 13.593, "original": 93.601, "english": 5.985}[name]
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=6e-4)
 
 

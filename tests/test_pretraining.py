@@ -139,6 +139,43 @@ def test_a_lane_that_has_ended_keeps_its_states(model, tokenizer):
         torch.testing.assert_close(got[:, :, 1:2], expected, atol=TOLERANCE, rtol=0)
 
 
+def test_the_segments_of_a_lane_are_sentences_of_their_own(model, tokenizer):
+    """The first goes on from the states, the next begin from zeros, and the last one's states are carried on."""
+    states = model(**lanes_of(SENTENCES[1:], tokenizer)).states
+    parts = [lanes_of(sentences, tokenizer) for sentences in (SENTENCES[:2], SENTENCES[1:], SENTENCES[:2])]
+    one_by_one = [
+        model(**part, states=None if number else states, num_items_in_batch=1) for number, part in enumerate(parts)
+    ]
+    rows = torch.tensor([len(part["char_ids"]) for part in parts])
+    indices = [part["word_index"] + first for part, first in zip(parts, rows.cumsum(0) - rows, strict=True)]
+    widths = torch.tensor([index.shape[2] for index in indices])
+    lanes = {
+        "char_ids": torch.cat([part["char_ids"] for part in parts]),
+        "word_index": torch.cat(indices, dim=2),
+        "labels": torch.cat([part["labels"] for part in parts], dim=2),
+        "segments": torch.arange(3).repeat_interleave(widths).expand(2, -1),
+    }
+    output = model(**lanes, states=states, num_items_in_batch=1)
+    for name in ("forward_loss", "backward_loss"):
+        expected = sum(part[name].item() for part in one_by_one)
+        assert output[name].item() == pytest.approx(expected, rel=TOLERANCE)
+    for got, expected in zip(output.states, one_by_one[-1].states, strict=True):
+        torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_a_lane_that_begins_with_a_new_segment_forgets_its_states_and_an_ended_one_keeps_them(model, tokenizer):
+    states = model(**lanes_of(SENTENCES[1:], tokenizer)).states
+    window = lanes_of(SENTENCES[:2], tokenizer)
+    window["labels"][:, 1] = -100  # the second lane has ended
+    segments = torch.tensor([[1], [0]]).expand(2, window["labels"].shape[2])
+    output = model(**window, segments=segments, states=states)
+    alone = model(**lanes_of(SENTENCES[:1], tokenizer))
+    assert output.loss.item() == pytest.approx(alone.loss.item(), abs=TOLERANCE)
+    for got, new, old in zip(output.states, alone.states, states, strict=True):
+        torch.testing.assert_close(got[:, :, :1], new, atol=TOLERANCE, rtol=0)
+        assert torch.equal(got[:, :, 1:], old[:, :, 1:])
+
+
 def test_the_forward_language_model_sees_no_later_word_and_the_backward_one_no_earlier(model, tokenizer):
     first, second = (model(**encode(tokenizer, [words])) for words in ("the bank of".split(), "the river of".split()))
     changed = 2  # of <S> the _ of </S>

@@ -1,41 +1,39 @@
-"""Puts a pretrained model into the package, where `modeling_elmo.MINI` finds it.
+"""Put a pretrained model into the package, where `modeling_elmo.MINI` finds it.
 
     python -m training.pretrain mini --train_file litbank.train.txt masc.train.txt \
         --validation_file litbank.heldout.txt --output_dir runs/elmo-mini
     python -m training.bundle runs/elmo-mini
 
-The weights, those of the softmax included, go to disk in float16 and are float32 again when they are loaded. The
-package has the code, so the folder has none. Vectors are compared before and after.
+The weights, with those of the softmax, are saved as float16 and loaded as float32. The folder holds no code, since the
+package does. Vectors are compared before and after.
 """
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import MINI, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.files import BAD_INPUT, ElmoError, load_folder
+from modeling_elmo.files import BAD_INPUT, ElmoError, atomic_write, load_folder
 
-# A wheel should stay small.
+# To keep the wheel small.
 LARGEST_MB = 20
-# Half precision keeps three decimal digits of a weight.
+# float16 keeps three decimal digits of a weight.
 SMALLEST_COSINE = 0.9999
-# Tells a folder that may be replaced from any other.
+# Marks a folder that may be replaced.
 MARK = ".bundled"
 KEPT = ("README.md", "all_results.json", "perplexity.png")
 SENTENCES = ["The bank of the river was green .", "She put her money into the bank .", "Naïve 42 XYZZY !"]
 
 
-def layers_of(model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> Tensor:
-    """Every layer of every word of some sentences: (words, layers, 2P)"""
+def embed_layers(model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> Tensor:
+    """Return every layer of every word of some sentences: (words, layers, 2P)."""
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         layers = model.elmo(**inputs, output_hidden_states=True).hidden_states
@@ -43,46 +41,47 @@ def layers_of(model: ElmoForPreTraining, tokenizer: ElmoTokenizer) -> Tensor:
 
 
 def bundle(folder: Path, target: Path) -> float:
-    """Writes the model of a folder to the target, which is replaced; returns the smallest cosine of a vector."""
+    """Write the model of a folder to the target, which is replaced. Return the smallest cosine of two vectors."""
     if target.exists() and not (target / MARK).is_file():
-        raise ElmoError(f"{target}: it is there and was not written by this program: name another --output_dir")
+        raise ElmoError(f"{target} exists and was not written by this program: choose another --output_dir")
     model, tokenizer = load_folder(folder, ElmoForPreTraining)
-    expected = layers_of(model, tokenizer)
+    expected = embed_layers(model, tokenizer)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch) / target.name
-        tokenizer.save_pretrained(made)
-        model.half().save_pretrained(made)
-        settings = json.loads((made / "config.json").read_text(encoding="utf-8"))
-        settings["dtype"] = "float32"
-        (made / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        for code in made.glob("*.py"):
+    with atomic_write(target) as scratch:
+        tokenizer.save_pretrained(scratch)
+        model.half().save_pretrained(scratch)
+        config_file = scratch / "config.json"
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+        config["dtype"] = "float32"
+        config_file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        for code in scratch.glob("*.py"):
             code.unlink()
         for name in KEPT:
             if (folder / name).is_file():
-                shutil.copyfile(folder / name, made / name)
-        (made / MARK).touch()
-        for file in made.iterdir():
-            file.chmod(0o644)  # safetensors writes files for their owner alone
-        found = layers_of(*load_folder(made, ElmoForPreTraining))
-        cosine = torch.cosine_similarity(found, expected, dim=-1).min().item()
-        if found.dtype != expected.dtype or cosine < SMALLEST_COSINE:
-            raise ElmoError(f"{folder}: float16 changes its vectors: a cosine of {cosine:.6f}, {found.dtype}")
-        size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
+                shutil.copyfile(folder / name, scratch / name)
+        (scratch / MARK).touch()
+        for file in scratch.iterdir():
+            file.chmod(0o644)  # safetensors writes files that only their owner can read
+        vectors = embed_layers(*load_folder(scratch, ElmoForPreTraining))
+        cosine = torch.cosine_similarity(vectors, expected, dim=-1).min().item()
+        if vectors.dtype != expected.dtype or cosine < SMALLEST_COSINE:
+            raise ElmoError(f"{folder}: float16 changes its vectors: a cosine of {cosine:.6f}, {vectors.dtype}")
+        size = folder_mb(scratch)
         if size > LARGEST_MB:
             raise ElmoError(f"{folder}: {size:.1f} MB are too many for the package, which takes {LARGEST_MB}")
-        if target.exists():
-            os.replace(target, Path(scratch) / "old")  # which goes with the scratch folder
-        os.replace(made, target)
     return cosine
+
+
+def folder_mb(folder: Path) -> float:
+    return sum(file.stat().st_size for file in folder.iterdir()) / 1e6
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="training.bundle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="what training.pretrain wrote")
-    parser.add_argument("--output_dir", type=Path, default=Path(MINI), help="by default, the package's own")
+    parser.add_argument("folder", type=Path, help="the output of training.pretrain")
+    parser.add_argument("--output_dir", type=Path, default=Path(MINI), help="by default, that of the package")
     chosen = parser.parse_args(list(arguments))
     transformers_logging.set_verbosity_error()
     try:
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     except (ElmoError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    size = sum(file.stat().st_size for file in chosen.output_dir.iterdir()) / 1e6
+    size = folder_mb(chosen.output_dir)
     print(f"Wrote {chosen.output_dir}: {size:.1f} MB; the cosine of a vector before and after is {cosine:.6f} or more")
     return 0
 

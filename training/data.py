@@ -1,27 +1,25 @@
-"""A corpus for pretraining: rows of text -> sentences -> blocks -> lanes -> windows.
+"""Read a corpus for pretraining: rows of text -> sentences -> blocks -> lanes -> windows.
 
-A block is some consecutive rows; every epoch shuffles the blocks by seed and deals them out to the processes. A lane
-reads block after block from beginning to end, a window at a time, so that the states it carries belong to the text
-before. Its backward half reads the same sentences in the same order, each in reverse: what it carries is what it has
-read.
+A block is a number of consecutive rows. Every epoch shuffles the blocks by seed and deals them out to the processes. A
+lane reads one block after another, one window at a time, so the LSTM states it carries belong to the text before. The
+backward language model reads the same sentences in the same order, each one reversed. With `reset_states`, the states
+of a lane are zero again where a document or a sentence begins, as they are for a model that reads it alone.
 
-In sentence mode every sentence is an example of its own that starts from zero states.
-
-Shapes: B lanes, T words of a window, U distinct words among them, C characters a word.
+Shapes: B lanes, T words per window, U distinct words in a window, C characters per word.
 """
 
 import itertools
 import multiprocessing
 import os
 import signal
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
 import torch
 from datasets.distributed import split_dataset_by_node
@@ -30,202 +28,92 @@ from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
+from modeling_elmo.corpus import Corpus
 from modeling_elmo.files import ElmoError
 
 IGNORED = -100
-# Rows that a counting process takes at a time.
+# Rows that a process counts at a time.
 ROWS_AT_ONCE = 2000
-# Rows of a stream among which the next is chosen at random.
+# Rows of a stream among which the next one is chosen at random.
 STREAM_BUFFER = 10_000
-# Windows that are ready before they are needed.
+# Windows that are prepared ahead.
 PREFETCHED = 8
-# Files by extension, as `datasets` names their formats.
-FORMATS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
-
-Rows = datasets.Dataset | datasets.IterableDataset
-Sentence = list[str]
-
-
-# ------------------------------------------------------------------------------------------------------------- rows
-
-
-@dataclass
-class Corpus:
-    """Rows of text, and how they become sentences.
-
-    rows: the data set.
-    column: where the text is: a str, or a list of words; of documents, also a list of sentences.
-    tokenized: whether words are what whitespace separates, or the tokenizer splits raw text.
-    documents: whether a row is a document, a sentence a line, rather than a sentence.
-    """
-
-    rows: Rows
-    column: str
-    tokenized: bool = True
-    documents: bool = False
-
-    @property
-    def is_stream(self) -> bool:
-        return isinstance(self.rows, datasets.IterableDataset)
-
-    def sentences(self, value: Any, tokenizer: ElmoTokenizer) -> list[Sentence]:
-        """The sentences of a row, without empty ones."""
-        parts = [value]
-        if self.documents:
-            parts = value.splitlines() if isinstance(value, str) else value
-        found = []
-        for part in parts or ():
-            if isinstance(part, str):
-                words = part.split() if self.tokenized else tokenizer.tokenize(part)
-            elif isinstance(part, Sequence) and all(isinstance(word, str) for word in part):
-                words = list(part)
-            elif part is None:
-                continue
-            else:
-                raise ElmoError(
-                    f"column `{self.column}` holds a {type(part).__name__}; expected text or a list of words"
-                    + ("" if self.documents else " (rows that are documents need --documents)")
-                )
-            if words:
-                found.append(words)
-        return found
-
-
-def open_corpus(
-    files: Sequence[str] | None = None,
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    split: str = "train",
-    column: str | None = None,
-    streaming: bool = False,
-    tokenized: bool = True,
-    documents: bool = False,
-) -> Corpus:
-    """Text files (.txt, .jsonl, .csv, .parquet, .arrow, each also as .gz), or a data set by its folder or Hub name."""
-    if bool(files) == bool(dataset_name):
-        raise ElmoError("give files or a data set's name, one of the two")
-    try:
-        if files:
-            formats = {_format_of(file) for file in files}
-            if len(formats) > 1:
-                raise ElmoError(f"files of one corpus must be of one format, got {' and '.join(sorted(formats))}")
-            kind = formats.pop()
-            encoding = {"encoding": "utf-8-sig"} if kind in ("text", "csv") else {}  # a byte-order mark is no word's
-            rows = datasets.load_dataset(kind, data_files=list(files), split="train", streaming=streaming, **encoding)
-        elif (
-            Path(str(dataset_name), "dataset_info.json").is_file()
-            or Path(str(dataset_name), "dataset_dict.json").is_file()
-        ):
-            loaded = datasets.load_from_disk(dataset_name)
-            rows = loaded[split] if isinstance(loaded, datasets.DatasetDict) else loaded
-            rows = rows.to_iterable_dataset() if streaming else rows
-        else:
-            rows = datasets.load_dataset(dataset_name, dataset_config_name, split=split, streaming=streaming)
-    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetGenerationError) as error:
-        if isinstance(error, ElmoError):
-            raise
-        lines = str(error.__cause__ or error).strip().splitlines()
-        raise ElmoError(f"{dataset_name or ', '.join(files or [])}: {lines[0] if lines else error!r}") from error
-    return Corpus(rows, _column_of(rows, column), tokenized, documents)
-
-
-def _format_of(file: str) -> str:
-    path = Path(file)
-    if not path.is_file():
-        raise ElmoError(f"{file}: no such file")
-    if path.stat().st_size == 0:
-        raise ElmoError(f"{file}: the file is empty")
-    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2", ".xz", ".zst")]
-    return FORMATS.get(suffixes[-1].lower() if suffixes else ".txt", "text")
-
-
-def _column_of(rows: Rows, column: str | None) -> str:
-    names = rows.column_names
-    if names is None:  # a stream that does not say
-        names = list(next(iter(rows.take(1)), {}))
-    column = column or ("text" if "text" in names else names[0] if len(names) == 1 else None)
-    if column is None or column not in names:
-        wanted = f"no column `{column}`" if column else "several columns, so name one with --column"
-        raise ElmoError(f"the corpus has {wanted}; its columns are {', '.join(names) or 'none'}")
-    return column
 
 
 # ------------------------------------------------------------------------------------------------------- vocabulary
 
 
 class Counts(NamedTuple):
-    """What a corpus holds."""
+    """The words and the number of sentences of a corpus."""
 
     words: Counter[str]
     sentences: int
 
     @property
     def predictions(self) -> int:
-        """What a language model predicts in one epoch: every word, and every sentence's end."""
+        """Return how many predictions each language model makes per epoch: every word, and every sentence's end."""
         return self.words.total() + self.sentences
 
 
 def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None = None) -> Counts:
-    """Counts in one pass, by several processes where the corpus is not a stream."""
+    """Count words and sentences in one pass, with several processes unless the corpus is a stream."""
     words: Counter[str] = Counter()
     sentences = 0
-    if corpus.is_stream:
-        tasks = (
-            (corpus, tokenizer, list(rows))
-            for rows in _batched((row[corpus.column] for row in corpus.rows), ROWS_AT_ONCE)
-        )
-        total, processes = None, 1
-    else:
-        total = -(-len(corpus.rows) // ROWS_AT_ONCE)
-        tasks = ((corpus, tokenizer, number * ROWS_AT_ONCE) for number in range(total))
-        processes = min(processes or os.cpu_count() or 1, max(total, 1))
-    bar = tqdm(desc="Counting words", unit=" words", unit_scale=True, disable=None)
-    with bar:
-        if processes == 1:
-            parts: Iterator[Counts] = map(_count_part, tasks)
-            for part in parts:
-                words.update(part.words)
-                sentences += part.sentences
-                bar.update(part.words.total())
-        else:
-            with multiprocessing.get_context("fork").Pool(processes, _ignore_interrupts) as pool:
-                for part in pool.imap_unordered(_count_part, tasks):
-                    words.update(part.words)
-                    sentences += part.sentences
-                    bar.update(part.words.total())
+    with tqdm(desc="Counting words", unit=" words", unit_scale=True, disable=None) as bar:
+        for part in _count_parts(corpus, tokenizer, processes or os.cpu_count() or 1):
+            words.update(part.words)
+            sentences += part.sentences
+            bar.update(part.words.total())
     return Counts(words, sentences)
 
 
-def _count_part(task: tuple[Corpus, ElmoTokenizer, Any]) -> Counts:
-    corpus, tokenizer, part = task
-    if isinstance(part, int):
-        part = corpus.rows[part : part + ROWS_AT_ONCE][corpus.column]
+def _count_parts(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int) -> Iterator[Counts]:
+    if corpus.is_stream:
+        for values in batched(_values(corpus.rows, corpus.column), ROWS_AT_ONCE):
+            yield _count_values(corpus, tokenizer, values)
+        return
+    starts = range(0, len(corpus.rows), ROWS_AT_ONCE)
+    count = partial(_count_slice, corpus, tokenizer)
+    processes = min(processes, len(starts))
+    if processes < 2:
+        yield from map(count, starts)
+        return
+    with multiprocessing.get_context("fork").Pool(processes, _leave_interrupts_to_parent) as pool:
+        yield from pool.imap_unordered(count, starts)
+
+
+def _count_slice(corpus: Corpus, tokenizer: ElmoTokenizer, start: int) -> Counts:
+    return _count_values(corpus, tokenizer, corpus.rows[start : start + ROWS_AT_ONCE][corpus.column])
+
+
+def _count_values(corpus: Corpus, tokenizer: ElmoTokenizer, values: Iterable[Any]) -> Counts:
     words: Counter[str] = Counter()
     sentences = 0
-    for value in part:
+    for value in values:
         for sentence in corpus.sentences(value, tokenizer):
             words.update(sentence)
             sentences += 1
     return Counts(words, sentences)
 
 
-def _batched(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    while batch := list(itertools.islice(items, size)):
+def _values(rows: Iterable[dict[str, Any]], column: str) -> Iterator[Any]:
+    for row in rows:
+        yield row[column]
+
+
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of `size` items; the last one may be shorter."""
+    iterator = iter(items)
+    batch = list(itertools.islice(iterator, size))
+    while batch:
         yield batch
+        batch = list(itertools.islice(iterator, size))
 
 
-def _ignore_interrupts() -> None:
-    """In a process that counts: Ctrl-C is the main process's to handle, which ends this one by SIGTERM."""
+def _leave_interrupts_to_parent() -> None:
+    """Ignore Ctrl-C in a counting process: the main process handles it and ends this one with SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _ignore_stopping(_: int) -> None:
-    """In a process that prepares windows: Ctrl-C and a scheduler's SIGTERM reach it too, while the main process still
-    has a step to finish and to save.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 # ----------------------------------------------------------------------------------------------------------- blocks
@@ -235,118 +123,120 @@ class Block(NamedTuple):
     """Consecutive sentences, laid out as each language model reads and predicts them."""
 
     epoch: int
-    number: int  # among the process's blocks of the epoch
+    number: int  # among the blocks of this process in the epoch
     inputs: tuple[list[str], list[str]]  # forward, backward
     targets: tuple[list[str], list[str]]
+    resets: list[bool]  # whether both language models start from zero states at this word
 
 
 class Place(NamedTuple):
-    """Where a lane is: so many predictions into a block."""
+    """Where a lane is: the number of words read of a block."""
 
     epoch: int
     block: int
     offset: int
 
 
-class State(NamedTuple):
-    """Where reading goes on: the next block to be dealt out, and every lane's place."""
+class Position(NamedTuple):
+    """Where reading resumes: the next block to be dealt out, and the place of every lane."""
 
     epoch: int
     block: int
     lanes: tuple[Place | None, ...]
 
 
+@dataclass
 class BlockReader:
     """The blocks of a corpus for one of several processes, epoch after epoch.
 
     Args:
         corpus: the text.
-        tokenizer: it splits raw text.
-        block_rows: consecutive rows that stay together.
-        epochs: after how many to end; None for never.
-        shuffle: whether each epoch has an order of its own, made from the seed.
+        tokenizer: splits raw text.
+        block_rows: how many consecutive rows stay together.
+        epochs: how many epochs to read; None to read forever.
+        shuffle: whether every epoch has its own order, made from the seed.
         seed: of the order.
-        rank, processes: every process reads its share; together they read everything once an epoch.
+        rank, processes: each process reads its share; together they read everything once per epoch.
+        reset_states: where states are reset: never, or at the beginning of every document or sentence. A document ends
+            at a blank row and at the end of a block.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: ElmoTokenizer,
-        block_rows: int = 1,
-        epochs: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        rank: int = 0,
-        processes: int = 1,
-    ) -> None:
-        self.corpus = corpus
-        self.tokenizer = tokenizer
-        self.block_rows = block_rows
-        self.epochs = epochs
-        self.shuffle = shuffle
-        self.seed = seed
-        self.rank = rank
-        self.processes = processes
+    corpus: Corpus
+    tokenizer: ElmoTokenizer
+    block_rows: int = 1
+    epochs: int | None = None
+    shuffle: bool = True
+    seed: int = 0
+    rank: int = 0
+    processes: int = 1
+    reset_states: str = "never"
 
     def read(self, epoch: int = 0, first: int = 0, also: Sequence[tuple[int, int]] = ()) -> Iterator[Block]:
-        """Blocks from a place on. Before them, in any order, those that `also` names by epoch and number."""
-        wanted = set(also)
-        for earlier in sorted({place[0] for place in also} | {epoch}):
-            if earlier > epoch:
-                continue
-            numbers = {number for of_epoch, number in wanted if of_epoch == earlier}
-            yield from self._read_epoch(earlier, numbers, first if earlier == epoch else None)
+        """Yield the blocks from a position on. Before them come earlier ones that `also` names by epoch and number."""
+        numbers: dict[int, set[int]] = {epoch: set()}
+        for earlier, number in also:
+            numbers.setdefault(earlier, set()).add(number)
+        for earlier in sorted(numbers):
+            yield from self._read_epoch(earlier, first if earlier == epoch else sys.maxsize, numbers[earlier])
         while self.epochs is None or epoch + 1 < self.epochs:
             epoch += 1
-            found = False
-            for block in self._read_epoch(epoch, set(), 0):
-                found = True
+            is_empty = True
+            for block in self._read_epoch(epoch):
+                is_empty = False
                 yield block
-            if not found and self.epochs is None:
+            if is_empty and self.epochs is None:
                 raise ElmoError("the corpus has no words: there is nothing to train on")
 
-    def _read_epoch(self, epoch: int, numbers: set[int], first: int | None) -> Iterator[Block]:
-        """The blocks of an epoch with these numbers, and those from `first` on, if it is a number."""
+    def _read_epoch(self, epoch: int, first: int = 0, also: Iterable[int] = ()) -> Iterator[Block]:
+        """Yield the blocks of an epoch from `first` on, after the earlier ones that `also` names."""
         if self.epochs is not None and epoch >= self.epochs:
             return
         if self.corpus.is_stream:
-            for number, values in enumerate(self._stream_epoch(epoch)):
-                if number in numbers or (first is not None and number >= first):
-                    yield from self._block(epoch, number, values)
+            for number, values in enumerate(self._read_stream(epoch)):
+                if number in also or number >= first:
+                    yield from self._lay_out(epoch, number, values)
             return
         rows = self.corpus.rows
-        blocks = -(-len(rows) // self.block_rows)
-        order = np.random.default_rng([self.seed, epoch]).permutation(blocks) if self.shuffle else np.arange(blocks)
+        order = np.arange(-(-len(rows) // self.block_rows))
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, epoch]).permutation(len(order))
         order = order[self.rank :: self.processes]
-        later = range(first, len(order)) if first is not None else ()
-        for number in itertools.chain(sorted(numbers - set(later)), later):
+        for number in itertools.chain(sorted(also), range(first, len(order))):
             start = int(order[number]) * self.block_rows
-            yield from self._block(epoch, number, rows[start : start + self.block_rows][self.corpus.column])
+            yield from self._lay_out(epoch, number, rows[start : start + self.block_rows][self.corpus.column])
 
-    def _stream_epoch(self, epoch: int) -> Iterator[list[Any]]:
+    def _read_stream(self, epoch: int) -> Iterator[list[Any]]:
         rows = self.corpus.rows
         if self.shuffle:
-            # Within a buffer: a stream cannot be shuffled as a whole. Blocks of it are what happens to be neighbours.
+            # A stream can be shuffled only within a buffer: a block's rows are not neighbours in the text.
             rows = rows.shuffle(seed=self.seed, buffer_size=STREAM_BUFFER)
             rows.set_epoch(epoch)
         if self.processes > 1:
             rows = split_dataset_by_node(rows, self.rank, self.processes)
-        return _batched((row[self.corpus.column] for row in rows), self.block_rows)
+        return batched(_values(rows, self.corpus.column), self.block_rows)
 
-    def _block(self, epoch: int, number: int, values: Sequence[Any]) -> Iterator[Block]:
-        """One block, or none if there are no words in it."""
+    def _lay_out(self, epoch: int, number: int, values: Iterable[Any]) -> Iterator[Block]:
+        """Yield one block, or none if there are no words in it."""
         begin, end = str(self.tokenizer.bos_token), str(self.tokenizer.eos_token)
-        inputs: tuple[list[str], list[str]] = ([], [])
-        targets: tuple[list[str], list[str]] = ([], [])
+        block = Block(epoch, number, ([], []), ([], []), [])
+        begins_document = True
         for value in values:
-            for words in self.corpus.sentences(value, self.tokenizer):
-                back = words[::-1]
-                for side, first, read, last in ((0, begin, words, end), (1, end, back, begin)):
-                    inputs[side].extend((first, *read))
-                    targets[side].extend((*read, last))
-        if inputs[0]:
-            yield Block(epoch, number, inputs, targets)
+            sentences = self.corpus.sentences(value, self.tokenizer)
+            if not sentences or self.corpus.documents:
+                begins_document = True
+            for words in sentences:
+                is_reset = self.reset_states == "sentence"
+                if self.reset_states == "document":
+                    is_reset = begins_document
+                begins_document = False
+                backward = words[::-1]
+                block.inputs[0].extend([begin, *words])
+                block.targets[0].extend([*words, end])
+                block.inputs[1].extend([end, *backward])
+                block.targets[1].extend([*backward, begin])
+                block.resets.extend([is_reset] + [False] * len(words))
+        if block.resets:
+            yield block
 
 
 # ---------------------------------------------------------------------------------------------------------- windows
@@ -355,196 +245,194 @@ class BlockReader:
 class Window(NamedTuple):
     """A batch for `ElmoForPreTraining`, as lanes.
 
-    char_ids: (U, C), of the distinct words. word_index: (2, B, T), a row of char_ids for each word each language model
-    reads. labels: (2, B, T), the ids they predict, -100 where a lane has ended. state: where reading goes on after it.
+    char_ids: (U, C), the distinct words. word_index: (2, B, T), the row of `char_ids` of each word that each language
+    model reads. labels: (2, B, T), the ids they predict, -100 where a lane has ended. segments: (B, T), how often the
+    states of the lane have been reset in the window up to a word; None if they never are. position: where reading
+    resumes after the window.
     """
 
     char_ids: Tensor
     word_index: Tensor
     labels: Tensor
-    state: State | None = None
+    segments: Tensor | None = None
+    position: Position | None = None
 
     @property
     def predictions(self) -> int:
-        """Of each language model."""
+        """Return the number of predictions of each language model."""
         return int((self.labels[0] != IGNORED).sum())
+
+    def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
+        """Return the arguments of the model, on a device."""
+        inputs = {"char_ids": self.char_ids, "word_index": self.word_index, "labels": self.labels}
+        if self.segments is not None:
+            inputs["segments"] = self.segments
+        return {name: tensor.to(device) for name, tensor in inputs.items()}
 
 
 def encode_window(
     inputs: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], tokenizer: ElmoTokenizer
 ) -> Window:
-    """2 x B lanes of words, the forward ones first, each of at most T words -> a window."""
-    lanes, width = len(inputs) // 2, max((len(lane) for lane in inputs), default=0)
+    """Encode 2 x B lanes of at most T words, the forward ones first."""
+    lanes = len(inputs) // 2
+    width = max((len(lane) for lane in inputs), default=0)
     unknown = tokenizer.unk_token_id
     rows: dict[str, int] = {}
     index = torch.zeros(2 * lanes, width, dtype=torch.long)
     labels = torch.full((2 * lanes, width), IGNORED)
-    for number, (read, predicted) in enumerate(zip(inputs, targets, strict=True)):
-        index[number, : len(read)] = torch.tensor(
-            [rows.setdefault(word, len(rows)) for word in read], dtype=torch.long
-        )
-        ids = tokenizer.convert_tokens_to_ids(predicted)  # padding's, 0, where a word of the text reads like it
-        labels[number, : len(read)] = torch.tensor([word or unknown for word in ids], dtype=torch.long)
+    for number, (words, predicted) in enumerate(zip(inputs, targets, strict=True)):
+        lane_rows = [rows.setdefault(word, len(rows)) for word in words]
+        index[number, : len(words)] = torch.tensor(lane_rows, dtype=torch.long)
+        # A word that is spelled like the padding token gets that token's id, 0.
+        ids = [word_id or unknown for word_id in tokenizer.convert_tokens_to_ids(predicted)]
+        labels[number, : len(words)] = torch.tensor(ids, dtype=torch.long)
     char_ids = torch.from_numpy(tokenizer.words_to_char_ids(list(rows)))
     return Window(char_ids, index.unflatten(0, (2, lanes)), labels.unflatten(0, (2, lanes)))
+
+
+class Line:
+    """The words of one lane in one window."""
+
+    def __init__(self) -> None:
+        self.inputs: tuple[list[str], list[str]] = ([], [])
+        self.targets: tuple[list[str], list[str]] = ([], [])
+        self.resets: list[bool] = []
+
+
+@dataclass
+class Lane:
+    """A reader of one block after another: its block, and how many words of it have been read."""
+
+    block: Block | None = None
+    offset: int = 0
+
+    @property
+    def place(self) -> Place | None:
+        if self.block is None:
+            return None
+        return Place(self.block.epoch, self.block.number, self.offset)
+
+    def read_into(self, line: Line, window: int) -> None:
+        """Fill a line to the length of a window, or with the rest of the block."""
+        assert self.block is not None
+        part = slice(self.offset, self.offset + window - len(line.resets))
+        for side in (0, 1):
+            line.inputs[side].extend(self.block.inputs[side][part])
+            line.targets[side].extend(self.block.targets[side][part])
+        line.resets.extend(self.block.resets[part])
+        self.offset = part.stop
+        if self.offset >= len(self.block.resets):
+            self.block = None
 
 
 class LaneWindows(IterableDataset):
     """Windows of parallel lanes, in `groups` of lanes that make one step together.
 
-    A lane that comes to the end of its block takes the next one. When there are no more blocks, lanes end.
+    A lane that reaches the end of its block takes the next one. When there are no more blocks, lanes end.
 
     Args:
         reader: the blocks.
-        lanes: of a group.
-        window: words of a lane in a window.
-        groups: how many windows, of lanes of their own, are yielded in turn.
-        state: where to go on, instead of at the beginning.
+        lanes: the lanes of a group.
+        window: words per lane and window.
+        groups: how many windows, each with its own lanes, are yielded together.
+        position: where to resume, instead of at the beginning.
     """
 
     def __init__(
-        self, reader: BlockReader, lanes: int, window: int, groups: int = 1, state: State | None = None
+        self, reader: BlockReader, lanes: int, window: int, groups: int = 1, position: Position | None = None
     ) -> None:
         self.reader = reader
         self.lanes = lanes
         self.window = window
         self.groups = groups
-        self.state = state
-
-    def __iter__(self) -> Iterator[list[Window]]:
-        count = self.lanes * self.groups
-        state = self.state or State(0, 0, (None,) * count)
-        if len(state.lanes) != count:
-            raise ElmoError(f"the run was begun with {len(state.lanes)} lanes a process: it cannot go on with {count}")
-        held = [(place.epoch, place.block) for place in state.lanes if place is not None]
-        blocks = self.reader.read(state.epoch, state.block, held)
-        found: dict[tuple[int, int], Block] = {}
-        while len(found) < len(set(held)):
-            block = next(blocks)
-            found[block.epoch, block.number] = block
-        current: list[Block | None] = [
-            None if place is None else found[place.epoch, place.block] for place in state.lanes
-        ]
-        offsets = [0 if place is None else place.offset for place in state.lanes]
-        next_epoch, next_block = state.epoch, state.block
-        while True:
-            lines: list[tuple[list[str], list[str], list[str], list[str]]] = []
-            for lane in range(count):
-                line: tuple[list[str], list[str], list[str], list[str]] = ([], [], [], [])
-                while (missing := self.window - len(line[0])) > 0:
-                    block = current[lane]
-                    if block is None:
-                        block = current[lane] = next(blocks, None)
-                        if block is None:
-                            break
-                        offsets[lane] = 0
-                        next_epoch, next_block = block.epoch, block.number + 1
-                    part = slice(offsets[lane], offsets[lane] + missing)
-                    for taken, source in zip(line, (*block.inputs, *block.targets), strict=True):
-                        taken += source[part]
-                    offsets[lane] = part.stop
-                    if part.stop >= len(block.inputs[0]):
-                        current[lane] = None
-                lines.append(line)
-            if not any(line[0] for line in lines):
-                return
-            places = tuple(
-                None if block is None else Place(block.epoch, block.number, offset)
-                for block, offset in zip(current, offsets, strict=True)
+        self.position = position or Position(0, 0, (None,) * (lanes * groups))
+        if len(self.position.lanes) != lanes * groups:
+            begun = len(self.position.lanes)
+            raise ElmoError(
+                f"the run was begun with {begun} lanes per process: it cannot resume with {lanes * groups}"
             )
-            state = State(next_epoch, next_block, places)
-            yield [
-                self._encode(lines[start : start + self.lanes])._replace(state=state)
-                for start in range(0, count, self.lanes)
-            ]
-
-    def _encode(self, lines: list[tuple[list[str], list[str], list[str], list[str]]]) -> Window:
-        inputs = [line[side] for side in (0, 1) for line in lines]
-        targets = [line[side] for side in (2, 3) for line in lines]
-        return encode_window(inputs, targets, self.reader.tokenizer)
-
-
-class SentenceWindows(IterableDataset):
-    """Batches of whole sentences, in `groups` that make one step together, in the reader's order.
-
-    A sentence of more than `longest` words is cut, and its parts are examples of their own, without the sentence's
-    markers between them.
-    """
-
-    def __init__(
-        self, reader: BlockReader, sentences: int, longest: int, groups: int = 1, state: State | None = None
-    ) -> None:
-        self.reader = reader
-        self.sentences = sentences
-        self.longest = longest
-        self.groups = groups
-        self.state = state
 
     def __iter__(self) -> Iterator[list[Window]]:
-        state = self.state or State(0, 0, (None,))
-        (place,) = state.lanes
-        held = [] if place is None else [(place.epoch, place.block)]
-        pending: list[tuple[list[str], ...]] = []
-        for block in self.reader.read(state.epoch, state.block, held):
-            offset = place.offset if place is not None and (block.epoch, block.number) == held[0] else 0
-            for start, end in self._spans(block):
-                if start < offset:
-                    continue
-                pending.append(tuple(words[start:end] for words in (*block.inputs, *block.targets)))
-                if len(pending) == self.sentences * self.groups:
-                    yield self._encode(pending, State(block.epoch, block.number + 1, (self._place(block, end),)))
-                    pending = []
-        if pending:
-            yield self._encode(pending, State(block.epoch, block.number + 1, (None,)))
+        epoch, number, places = self.position
+        held = {(place.epoch, place.block) for place in places if place is not None}
+        blocks = self.reader.read(epoch, number, sorted(held))
+        lanes = self._restore_lanes(blocks, len(held))
+        while True:
+            lines = []
+            for lane in lanes:
+                line = Line()
+                while len(line.resets) < self.window:
+                    if lane.block is None:
+                        lane.block, lane.offset = next(blocks, None), 0
+                        if lane.block is None:
+                            break
+                        epoch, number = lane.block.epoch, lane.block.number + 1
+                    lane.read_into(line, self.window)
+                lines.append(line)
+            if not any(line.resets for line in lines):
+                return
+            position = Position(epoch, number, tuple(lane.place for lane in lanes))
+            windows = []
+            for start in range(0, len(lines), self.lanes):
+                window = self._encode(lines[start : start + self.lanes])
+                windows.append(window._replace(position=position))
+            yield windows
 
-    @staticmethod
-    def _place(block: Block, end: int) -> Place | None:
-        return Place(block.epoch, block.number, end) if end < len(block.inputs[0]) else None
+    def _restore_lanes(self, blocks: Iterator[Block], count: int) -> list[Lane]:
+        """Return the lanes at the places where they were, in the first `count` blocks."""
+        held = {}
+        for block in itertools.islice(blocks, count):
+            held[block.epoch, block.number] = block
+        lanes = []
+        for place in self.position.lanes:
+            lanes.append(Lane() if place is None else Lane(held[place.epoch, place.block], place.offset))
+        return lanes
 
-    def _spans(self, block: Block) -> Iterator[tuple[int, int]]:
-        """Where the block's examples begin and end."""
-        end_marker, start = str(self.reader.tokenizer.eos_token), 0
-        for position, target in enumerate(block.targets[0], start=1):
-            if target == end_marker or position - start == self.longest:
-                yield start, position
-                start = position
-
-    def _encode(self, pending: list[tuple[list[str], ...]], state: State | None) -> list[Window]:
-        """The windows of one step; a group may be left without sentences at the end."""
-        windows = []
-        for start in range(0, self.sentences * self.groups, self.sentences):
-            part = pending[start : start + self.sentences]
-            inputs = [example[side] for side in (0, 1) for example in part]
-            targets = [example[side] for side in (2, 3) for example in part]
-            windows.append(encode_window(inputs, targets, self.reader.tokenizer)._replace(state=state))
-        return windows
+    def _encode(self, lines: Sequence[Line]) -> Window:
+        inputs, targets = [], []
+        for side in (0, 1):
+            inputs += [line.inputs[side] for line in lines]
+            targets += [line.targets[side] for line in lines]
+        window = encode_window(inputs, targets, self.reader.tokenizer)
+        if self.reader.reset_states == "never":
+            return window
+        resets = torch.zeros(window.labels.shape[1:], dtype=torch.long)
+        for number, line in enumerate(lines):
+            resets[number, : len(line.resets)] = torch.tensor(line.resets, dtype=torch.long)
+        return window._replace(segments=resets.cumsum(1))
 
 
-def prefetch(windows: IterableDataset, workers: int) -> DataLoader:
-    """Windows made ahead by a process of their own (workers = 1), or when asked for (0)."""
-    if workers not in (0, 1):
-        raise ElmoError(f"`workers` must be 0 or 1: lanes are read in order; got {workers}")
-    return DataLoader(
+@contextmanager
+def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[list[Window]]]:
+    """Yield an iterator over windows, which a process prepares ahead (`workers` 1) or none does (0).
+
+    The process ends with the context, since no signal ends it.
+    """
+    loader = DataLoader(
         windows,
         batch_size=None,
         num_workers=workers,
         prefetch_factor=PREFETCHED if workers else None,
-        collate_fn=_as_it_is,
-        generator=torch.Generator(),  # not torch's own, whose state a checkpoint has
-        worker_init_fn=_ignore_stopping,
+        collate_fn=_keep,
+        generator=torch.Generator(),  # not torch's global one, whose state is part of a checkpoint
+        worker_init_fn=_ignore_signals,
     )
-
-
-@contextmanager
-def reading(windows: DataLoader) -> Iterator[Iterator[list[Window]]]:
-    """What a loader yields. The process that prepares it ends with the block, however that ends: no signal ends it."""
-    iterator: Any = iter(windows)
+    iterator: Any = iter(loader)
     try:
         yield iterator
     finally:
-        if windows.num_workers:
+        if workers:
             iterator._shutdown_workers()
 
 
-def _as_it_is(windows: list[Window]) -> list[Window]:
+def _keep(windows: list[Window]) -> list[Window]:
     return windows
+
+
+def _ignore_signals(_: int) -> None:
+    """Ignore Ctrl-C and a scheduler's SIGTERM in the process that prepares windows.
+
+    Both reach it too, while the main process still has a step to finish and to save.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -2,18 +2,21 @@
 
     python -m training.evaluate perplexity --model my-elmo heldout.txt other.txt --output_dir results
     python -m training.evaluate senses --model my-elmo --train semcor.jsonl.gz --test senseval2.jsonl.gz --output_dir …
+    python -m training.evaluate wic --model my-elmo --train wic/train --test wic/dev --output_dir …
     python -m training.evaluate tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
     python -m training.evaluate tasks runs/compare/ner runs/compare/sst --output_dir …
 
 perplexity: of each text, a sentence a line, by the forward and the backward language model; every sentence by itself,
 and with the states carried on from sentence to sentence. senses: word sense disambiguation by the nearest centroid of
-a sense, layer by layer (the paper's Table 5), and by the votes of the nearest uses. tags: parts of speech by a linear
+a sense, layer by layer (the paper's Table 5), and by the votes of the nearest uses. wic: whether a word has the same
+sense in two sentences (Word in Context), by the cosine of its two vectors. tags: parts of speech by a linear
 classifier of each layer (its Table 6). tasks: what folders of training.compare found, as one table of tasks and
 places of ELMo (folders of one name are one task), a picture of those that have several parts of the training data,
 and the weights that the task models gave to the layers, as a table and a picture (its Table 3 and Figures 1 and 2).
 Results are written as JSON and as Markdown.
 
-A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}.
+A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}. A folder of
+Word in Context has `*.data.txt` and `*.gold.txt`.
 """
 
 import argparse
@@ -229,6 +232,74 @@ def senses(
     ]
 
 
+# --------------------------------------------------------------------------------------------------------------- wic
+
+
+class Pair(NamedTuple):
+    """A word in two sentences: which word of each it is, and whether its sense is the same."""
+
+    sentences: tuple[list[str], list[str]]
+    places: tuple[int, int]
+    is_same: bool
+
+
+def read_pairs(folder: Path) -> list[Pair]:
+    """Of a part of Word in Context: its words are split already."""
+    files = [sorted(folder.glob(f"*.{kind}.txt")) for kind in ("data", "gold")]
+    if [len(found) for found in files] != [1, 1]:
+        raise ElmoError(f"{folder}: expected one *.data.txt and one *.gold.txt")
+    (data,), (gold,) = files
+    answers = [line.strip() for line in read_lines(gold)]
+    pairs = []
+    try:
+        for line, answer in zip(read_lines(data), answers, strict=True):
+            _, _, places, *sentences = line.rstrip("\n").split("\t")
+            first, second = (sentence.split() for sentence in sentences)
+            one, other = map(int, places.split("-"))
+            pairs.append(Pair((first, second), (one, other), {"T": True, "F": False}[answer]))
+    except (ValueError, KeyError) as error:
+        raise ElmoError(f"{data}, line {len(pairs) + 1}: no pair of sentences ({error!r})") from error
+    return pairs
+
+
+def cosines(embedder: ElmoEmbedder, pairs: Sequence[Pair], name: str) -> np.ndarray:
+    """Of the word's two vectors, by each layer and by their average: (layers + 1, pairs)."""
+    arrays = embedder.embed(sentence for pair in pairs for sentence in pair.sentences)
+    vectors = []
+    places = [place for pair in pairs for place in pair.places]
+    for place, layers in zip(places, tqdm(arrays, total=len(places), desc=name, disable=None), strict=True):
+        word = layers[:, place]
+        vectors.append(unit(np.concatenate([word, word.mean(0, keepdims=True)])))
+    stacked = np.stack(vectors)  # (2 * pairs, layers + 1, D)
+    return (stacked[::2] * stacked[1::2]).sum(-1).T
+
+
+def best_threshold(values: np.ndarray, is_same: np.ndarray) -> float:
+    """The cosine from which on pairs are best taken for the same sense."""
+    order = np.argsort(values)
+    ordered, right = values[order], is_same[order]
+    # With the first k pairs taken for different senses: those among them that are, and the others that are not.
+    hits = np.concatenate([[0], np.cumsum(~right)]) + right.sum() - np.concatenate([[0], np.cumsum(right)])
+    edges = np.concatenate([[-np.inf], (ordered[1:] + ordered[:-1]) / 2, [np.inf]])
+    return float(edges[hits.argmax()])
+
+
+def wic(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) -> Rows:
+    """Accuracy of a threshold on the cosine, chosen on the training pairs, for each layer and their average."""
+    pairs = [read_pairs(folder) for folder in (train, test)]
+    values = [cosines(embedder, part, folder.name) for part, folder in zip(pairs, (train, test), strict=True)]
+    answers = [np.array([pair.is_same for pair in part]) for part in pairs]
+    rows = []
+    for number, name in enumerate(names):
+        threshold = best_threshold(values[0][number], answers[0])
+        seen, unseen = (
+            float(((of_part[number] >= threshold) == right).mean())
+            for of_part, right in zip(values, answers, strict=True)
+        )
+        rows.append({"representation": name, "accuracy": unseen, "on train": seen, "pairs": len(pairs[1])})
+    return rows
+
+
 # -------------------------------------------------------------------------------------------------------------- tags
 
 
@@ -366,7 +437,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="training.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tables = parser.add_subparsers(dest="table", required=True)
-    made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "tags", "tasks")}
+    made = {name: tables.add_parser(name) for name in ("perplexity", "senses", "wic", "tags", "tasks")}
     for name, table in made.items():
         if name != "tasks":
             table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
@@ -377,7 +448,8 @@ def main(arguments: Sequence[str]) -> int:
     made["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
     made["senses"].add_argument("--neighbors", type=at_least_1, default=20, help="nearest uses that vote (default 20)")
     made["tags"].add_argument("--train", required=True, type=Path, help="CoNLL-U, or word and tag columns")
-    for name in ("senses", "tags"):
+    made["wic"].add_argument("--train", required=True, type=Path, help="the folder of the training pairs")
+    for name in ("senses", "wic", "tags"):
         made[name].add_argument("--test", required=True, type=Path, help="of the same kind, to be scored on")
     own = parser.parse_args(list(arguments))
     transformers_logging.set_verbosity_error()
@@ -398,6 +470,8 @@ def main(arguments: Sequence[str]) -> int:
             names = [*names_of_layers(embedder.model.config.num_hidden_layers), "average"]
             if own.table == "senses":
                 rows = senses(embedder, own.train, own.test, names, own.neighbors)
+            elif own.table == "wic":
+                rows = wic(embedder, own.train, own.test, names)
             else:
                 rows = tags(embedder, own.train, own.test, names)
         write(rows, own.table, own.output_dir)

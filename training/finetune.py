@@ -62,7 +62,7 @@ from training.averaging import WEIGHTS_FILE, MovingAverage
 from training.coref import Coreference
 from training.examples import GIGABYTE, Collator, Examples, LayerStore
 from training.figures import draw_mix
-from training.processes import keep_to_the_end, run_script
+from training.processes import keep_alive_until_exit, run_script
 from training.settings import TaskSettings, in_one_line, parse_with_recipe, read_changes
 from training.squad import AnswerInContext
 from training.srl import SemanticRoles
@@ -512,7 +512,7 @@ def finetune(arguments: Sequence[str]) -> dict[str, Any] | None:
     with in_one_line():
         settings, training = read_arguments(arguments)
         run = Run(settings, training)
-    keep_to_the_end(run, training.world_size)
+    keep_alive_until_exit(run, training.world_size)
     parameters = sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad)
     print(
         f"{settings.task}: {', '.join(f'{len(found):,} {part}' for part, found in run.examples.items())} examples, "

@@ -1,11 +1,10 @@
-"""How scripts of several processes begin and end.
+"""Start and end scripts that run as several processes.
 
-`accelerate launch --cpu --num_processes N`: accelerate 1.15 starts one process for that and does not tell it how many
-were asked for. The number is read off accelerate's own command line, and the script begins again as that many
-processes, as `torchrun` would start them.
+For `accelerate launch --cpu --num_processes N`, accelerate 1.15 starts one process and does not pass N on. So N is
+read from accelerate's own command line, and the script starts again as N processes, as `torchrun` would start them.
 
-At the end gloo's destructor holds Python's lock while it waits for its thread, which may be waiting for that lock to
-let go of a tensor: a process hangs once in a while. So nothing is taken apart: the process just ends.
+At exit, gloo's destructor holds the GIL while it waits for its thread, which may be waiting for the GIL to release a
+tensor: a process hangs once in a while. So nothing that uses a process group is destroyed: the process just exits.
 """
 
 import argparse
@@ -17,17 +16,17 @@ from typing import Any, NoReturn
 
 import psutil
 
-# Of glibc's mallopt, and how much memory of what was freed stays with the process. Older versions refuse the first of
-# the block sizes from which on memory is the system's own, and take the second.
+# Parameters of glibc's mallopt, and how much freed memory the process keeps. Older versions refuse the first of the
+# sizes above which a block is mapped on its own, and accept the second.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**31 - 1
 BLOCK_BYTES = (KEPT_BYTES, 2**25)
 
 
 def keep_freed_memory() -> bool:
-    """Large blocks that are freed stay with the process, where the C library is glibc; returns whether they do.
+    """Keep large freed blocks in the process, if the C library is glibc; return whether it does.
 
-    Otherwise it gives those of a step back to the system, and the next step waits for their pages to be made again.
+    By default, glibc returns the blocks of a step to the system, and the next step waits for new pages.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None or not any(mallopt(M_MMAP_THRESHOLD, size) for size in BLOCK_BYTES):
@@ -35,8 +34,8 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
 
 
-def asked_for(launcher: Sequence[str], module: str) -> int:
-    """Return how many processes a launcher's command line asks for; what follows the module in it is its own."""
+def requested_processes(launcher: Sequence[str], module: str) -> int:
+    """Return how many processes a launcher's command line requests; what follows the module is for the module."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--num_processes", "--num-processes", type=int, default=1)
     end = launcher.index(module) if module in launcher else len(launcher)
@@ -44,16 +43,16 @@ def asked_for(launcher: Sequence[str], module: str) -> int:
 
 
 def start_processes(module: str, arguments: Sequence[str]) -> None:
-    """Replaces this process by as many as were asked for; returns where one was, or others are there already."""
+    """Replace this process by as many as were requested; return if that is one, or if they have been started."""
     by_simple_launcher = "MASTER_PORT" in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True"
     if "WORLD_SIZE" in os.environ or not by_simple_launcher:
         return
     launcher = psutil.Process().parent()
-    count = 1 if launcher is None else asked_for(launcher.cmdline(), module)
+    count = 1 if launcher is None else requested_processes(launcher.cmdline(), module)
     if count < 2:
         print(
-            "note: this is one process; several, on CPUs too, are started by accelerate launch --multi_gpu "
-            "--num_processes 2, or by torchrun --nproc_per_node 2",
+            "note: running as one process; start several, on CPUs too, with accelerate launch --multi_gpu "
+            "--num_processes 2, or with torchrun --nproc_per_node 2",
             file=sys.stderr,
         )
         return
@@ -61,18 +60,17 @@ def start_processes(module: str, arguments: Sequence[str]) -> None:
     os.execv(sys.executable, [sys.executable, *torchrun, "-m", module, *arguments])
 
 
-# What uses a process group, which must not be destroyed before the process ends.
 _kept: list[Any] = []
 
 
-def keep_to_the_end(thing: Any, processes: int) -> None:
-    """Takes note of something that uses the process group, if there is one."""
+def keep_alive_until_exit(user: Any, processes: int) -> None:
+    """Keep an object that uses the process group, if there is one, from being destroyed."""
     if processes > 1:
-        _kept.append(thing)
+        _kept.append(user)
 
 
 def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Runs a script's `main` with its arguments, in as many processes as were asked for, and ends with its code."""
+    """Run a script's `main` in as many processes as were requested, and exit with its code."""
     start_processes(sys.modules["__main__"].__spec__.name, sys.argv[1:])
     keep_freed_memory()
     code = main(sys.argv[1:])

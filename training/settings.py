@@ -1,4 +1,5 @@
-"""What a run can be told, by a recipe and on the command line."""
+"""The settings of a run, from a recipe and the command line."""
+# ruff: noqa: RUF009, since HfArg is dataclasses.field with a help text
 
 import dataclasses
 import difflib
@@ -10,17 +11,30 @@ from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
+from transformers.hf_argparser import HfArg
 
 from modeling_elmo.files import ElmoError, first_line
 
 RECIPES = Path(__file__).parent / "recipes"
 # Where ELMo may be in a task model, in the order of tables.
 PLACEMENTS = ("none", "input", "output", "both")
+# Where the states of pretraining may be reset.
+RESETS = ("never", "document", "sentence")
+# What some settings of pretraining may be.
+CHOICES = {
+    "reset_states": RESETS,
+    "eval_reset_states": (None, *RESETS),
+    "workers": (0, 1),  # lanes are read in order
+    "optimizer": ("adagrad", "adamw"),
+    "mixed_precision": ("no", "bf16"),
+    "lr_scheduler_type": ("constant", "constant_with_warmup", "linear", "cosine", "warmup_stable_decay"),
+}
+POSITIVE = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "logging_steps")
 
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """Around the set-up of a run, where what a library says of a file, a folder or a setting is about bad input."""
+    """Raise what a library says of bad files, folders and settings as an `ElmoError`."""
     try:
         yield
     except ElmoError:
@@ -30,133 +44,120 @@ def in_one_line() -> Iterator[None]:
 
 
 def read_changes(setting: str, changes: Sequence[str], example: str) -> dict[str, Any]:
-    """What `name=value` settings of the command line say; values are read as in YAML."""
-    found = {}
+    """Read settings like `name=value` of the command line; values are read as in YAML."""
+    values = {}
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals:
             raise ElmoError(f"`{setting}` must be like {example}, got {change!r}")
-        found[name] = yaml.safe_load(value)
-    return found
+        values[name] = yaml.safe_load(value)
+    return values
 
 
 @dataclass
 class Settings:
-    """Everything that a recipe or the command line can set of pretraining."""
+    """The settings of pretraining."""
 
-    output_dir: str = field(metadata={"help": "Where checkpoints and the final folder go."})
+    output_dir: str = HfArg(help="Where checkpoints and the final folder are written.")
     # The text
-    train_file: list[str] = field(
-        default_factory=list, metadata={"help": "Text files, a sentence a line; or .jsonl, .csv, .parquet."}
+    train_file: list[str] = HfArg(
+        default_factory=list, help="Text files, one sentence per line; or .jsonl, .csv, .parquet."
     )
-    validation_file: list[str] = field(default_factory=list, metadata={"help": "Held-out text, for perplexities."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of files: a data set's folder or name on the Hub."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "The data set's configuration."})
-    train_split: str = field(default="train", metadata={"help": "Its split to train on."})
-    validation_split: str | None = field(default=None, metadata={"help": "Its held-out split."})
-    column: str | None = field(
-        default=None, metadata={"help": "Where the text is; by default text, or the only column."}
-    )
-    streaming: bool = field(
-        default=False, metadata={"help": "Read the text as it comes instead of indexing it first."}
-    )
-    documents: bool = field(
-        default=False, metadata={"help": "Rows are documents, a sentence a line, rather than sentences."}
-    )
-    raw: bool = field(default=False, metadata={"help": "The tokenizer splits the text; by default whitespace does."})
+    validation_file: list[str] = HfArg(default_factory=list, help="Held-out text, for perplexities.")
+    dataset_name: str | None = HfArg(default=None, help="Instead of files: the folder or Hub name of a dataset.")
+    dataset_config_name: str | None = HfArg(default=None, help="The configuration of the dataset.")
+    train_split: str = HfArg(default="train", help="The split of the dataset to train on.")
+    validation_split: str | None = HfArg(default=None, help="Its held-out split.")
+    column: str | None = HfArg(default=None, help="The column with the text; by default text, or the only column.")
+    streaming: bool = HfArg(default=False, help="Read the text as it is needed instead of indexing it first.")
+    documents: bool = HfArg(default=False, help="Rows are documents, one sentence per line, rather than sentences.")
+    raw: bool = HfArg(default=False, help="Let the tokenizer split the text; by default, whitespace separates words.")
     # The vocabulary
-    vocab_file: str | None = field(
-        default=None, metadata={"help": "Words to predict, one a line, frequent ones first. Else they are counted."}
+    vocab_file: str | None = HfArg(
+        default=None, help="Words to predict, one per line, most frequent first. By default they are counted."
     )
-    min_count: int = field(default=3, metadata={"help": "A word of the vocabulary occurs this often at least."})
-    max_vocab_size: int = field(default=800_000, metadata={"help": "The largest vocabulary that is made."})
+    min_count: int = HfArg(default=3, help="The least count of a word of the vocabulary.")
+    max_vocab_size: int = HfArg(default=800_000, help="The largest vocabulary that is made.")
     # The model
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "Go on from this folder's weights: domain tuning. A vocabulary of its own is kept."},
+    model_name_or_path: str | None = HfArg(
+        default=None, help="Start from the weights and the vocabulary of this folder: domain tuning."
     )
-    config: Any = field(default=None, metadata={"help": "In a recipe: what differs from ElmoConfig's defaults."})
-    config_overrides: list[str] = field(
-        default_factory=list, metadata={"help": "Changes to the recipe's config: cell_dim=512 dropout=0"}
+    config: Any = HfArg(default=None, help="In a recipe: values of ElmoConfig other than the defaults.")
+    config_overrides: list[str] = HfArg(
+        default_factory=list, help="Changes to the config of the recipe: cell_dim=512 dropout=0"
     )
     # How text is read
-    mode: str = field(
-        default="lanes", metadata={"help": "lanes: running text, states carried on. sentences: each by itself."}
+    reset_states: str = HfArg(
+        default="never", help="Where the states of a lane are reset: never, or at each document or sentence."
     )
-    lanes: int = field(default=64, metadata={"help": "Lanes, or sentences, a process reads in parallel."})
-    window: int = field(default=20, metadata={"help": "Words of a lane in a step; gradients do not go further back."})
-    longest_sentence: int = field(default=200, metadata={"help": "In sentence mode, longer ones are cut."})
-    block_rows: int = field(default=1, metadata={"help": "Consecutive rows that one lane reads one after the other."})
-    shuffle: bool = field(default=True, metadata={"help": "A new order of the blocks every epoch."})
-    workers: int = field(default=1, metadata={"help": "Processes that prepare text: 1, or 0 for none."})
+    lanes: int = HfArg(default=64, help="Lanes of text that a process reads in parallel.")
+    window: int = HfArg(default=20, help="Words per lane and step; gradients go no further back.")
+    block_rows: int = HfArg(default=1, help="Consecutive rows that one lane reads in order.")
+    shuffle: bool = HfArg(default=True, help="Shuffle the blocks in every epoch.")
+    workers: int = HfArg(default=1, help="Processes that prepare text: 1, or 0 for none.")
     # Training
-    num_train_epochs: float = field(default=1.0, metadata={"help": "Times that the text is read."})
-    max_steps: int = field(default=-1, metadata={"help": "Steps to train for, whatever the epochs."})
-    optimizer: str = field(default="adagrad", metadata={"help": "adagrad, as the paper, or adamw."})
-    learning_rate: float = field(default=0.2, metadata={"help": "Its highest value."})
-    softmax_learning_rate: float | None = field(
-        default=None, metadata={"help": "The softmax's own highest value; by default the same."}
+    num_train_epochs: float = HfArg(default=1.0, help="How often the text is read.")
+    max_steps: int = HfArg(default=-1, help="Steps to train for, whatever the epochs.")
+    optimizer: str = HfArg(default="adagrad", help="adagrad, as in the paper, or adamw.")
+    learning_rate: float = HfArg(default=0.2, help="The highest learning rate.")
+    softmax_learning_rate: float | None = HfArg(default=None, help="That of the softmax; by default the same.")
+    weight_decay: float = HfArg(default=0.0, help="Of adamw, on matrices other than the softmax.")
+    lr_scheduler_type: str = HfArg(
+        default="constant", help="constant, constant_with_warmup, linear, cosine or warmup_stable_decay."
     )
-    weight_decay: float = field(default=0.0, metadata={"help": "Of adamw, on matrices other than the softmax."})
-    lr_scheduler_type: str = field(
-        default="constant", metadata={"help": "constant, constant_with_warmup, linear, cosine."}
+    warmup_steps: int = HfArg(default=0, help="Steps over which the learning rate rises from 0.")
+    decay_steps: int = HfArg(default=0, help="Of warmup_stable_decay: the last steps, over which it falls to 0.")
+    max_grad_norm: float = HfArg(default=10.0, help="The norm to which gradients are clipped; 0 for no clipping.")
+    gradient_accumulation_steps: int = HfArg(default=1, help="Groups of lanes that make one step, one after another.")
+    mixed_precision: str = HfArg(default="no", help="no or bf16.")
+    torch_compile: bool = HfArg(default=False, help="Compile the character encoder; needs a compiler.")
+    seed: int = HfArg(default=0, help="Of initial weights, dropout, sampling and order.")
+    # Logging and saving
+    logging_steps: int = HfArg(default=50, help="Steps between entries of the history.")
+    eval_steps: int = HfArg(default=0, help="Steps between evaluations; 0 to evaluate only at the end.")
+    eval_lanes: int = HfArg(default=32, help="Lanes of an evaluation.")
+    eval_reset_states: str | None = HfArg(
+        default=None, help="`reset_states` of evaluations, such as sentence; by default the same."
     )
-    warmup_steps: int = field(default=0, metadata={"help": "Steps over which the learning rate rises from 0."})
-    max_grad_norm: float = field(
-        default=10.0, metadata={"help": "Longer gradients are shortened to this; 0 for never."}
+    save_steps: int = HfArg(default=1000, help="Steps between checkpoints; 0 for none.")
+    save_total_limit: int = HfArg(default=2, help="Checkpoints to keep.")
+    resume_from_checkpoint: str | None = HfArg(
+        default=None, help="last, or the folder of a checkpoint: resume from it, bit for bit."
     )
-    gradient_accumulation_steps: int = field(
-        default=1, metadata={"help": "Groups of lanes that make one step, one after the other."}
+    save_softmax: bool = HfArg(
+        default=True, help="Keep the softmax in the final folder, for more training and for scoring."
     )
-    mixed_precision: str = field(default="no", metadata={"help": "no or bf16."})
-    torch_compile: bool = field(default=False, metadata={"help": "Compile what reads characters; needs a compiler."})
-    seed: int = field(default=0, metadata={"help": "Of initial weights, dropout, sampling and order."})
-    # Watching and saving
-    logging_steps: int = field(default=50, metadata={"help": "Steps between two entries of the history."})
-    eval_steps: int = field(default=0, metadata={"help": "Steps between two evaluations; 0 for only at the end."})
-    eval_lanes: int = field(default=32, metadata={"help": "Lanes, or sentences, of an evaluation."})
-    save_steps: int = field(default=1000, metadata={"help": "Steps between two checkpoints; 0 for none."})
-    save_total_limit: int = field(default=2, metadata={"help": "Checkpoints that are kept."})
-    resume_from_checkpoint: str | None = field(
-        default=None, metadata={"help": "last, or a checkpoint's folder: go on bit for bit."}
-    )
-    save_softmax: bool = field(
-        default=True,
-        metadata={"help": "The final folder has the softmax, for more training or scoring; vectors need none."},
-    )
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Begin anew where there are checkpoints."})
-    report_to: str = field(
-        default="none", metadata={"help": "Trackers by name, separated by commas: tensorboard, wandb."}
-    )
+    overwrite_output_dir: bool = HfArg(default=False, help="Start again in a folder that has checkpoints or a model.")
+    report_to: str = HfArg(default="none", help="Trackers, separated by commas: tensorboard, wandb.")
 
     def check(self) -> None:
-        """Refuses what cannot work, naming the setting."""
-        for name, allowed in (
-            ("mode", ("lanes", "sentences")),
-            ("optimizer", ("adagrad", "adamw")),
-            ("mixed_precision", ("no", "bf16")),
-            ("lr_scheduler_type", ("constant", "constant_with_warmup", "linear", "cosine")),
-        ):
+        """Refuse settings that cannot work."""
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ElmoError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        counts = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "eval_lanes", "longest_sentence")
-        for name in (*counts, "logging_steps"):
+                choices = ", ".join(str(choice) for choice in allowed if choice is not None)
+                raise ElmoError(f"`{name}` must be one of {choices}; got {getattr(self, name)!r}")
+        for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise ElmoError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        if self.max_steps <= 0 and self.num_train_epochs <= 0:
-            raise ElmoError("`max_steps` or `num_train_epochs` must be positive")
-        if self.max_steps <= 0 and self.num_train_epochs != int(self.num_train_epochs):
-            raise ElmoError("`num_train_epochs` must be whole: use `max_steps` for parts of an epoch")
+        epochs = self.num_train_epochs
+        if self.max_steps <= 0 and (epochs < 1 or epochs != int(epochs)):
+            raise ElmoError(f"`num_train_epochs` must be whole and positive, got {epochs}; or set `max_steps`")
+        if (self.lr_scheduler_type == "warmup_stable_decay") != (self.decay_steps > 0):
+            raise ElmoError(
+                "`decay_steps` and `lr_scheduler_type` warmup_stable_decay go together: set both or neither, "
+                f"got {self.decay_steps} and {self.lr_scheduler_type}"
+            )
         if not self.train_file and not self.dataset_name:
             raise ElmoError("there is no text: give --train_file or --dataset_name")
+        if self.validation_split and not self.dataset_name:
+            raise ElmoError("`validation_split` is for a --dataset_name; of files, give --validation_file")
         if self.config is not None and not isinstance(self.config, dict):
             raise ElmoError("`config` belongs in a recipe; on the command line use --config_overrides cell_dim=512")
 
     def elmo_config(self) -> dict[str, Any]:
-        """The recipe's config with the command line's changes."""
-        return {**(self.config or {}), **read_changes("config_overrides", self.config_overrides, "cell_dim=512")}
+        """Return the config of the recipe with the changes of the command line."""
+        changes = read_changes("config_overrides", self.config_overrides, "cell_dim=512")
+        return {**(self.config or {}), **changes}
 
 
 @dataclass
@@ -268,7 +269,7 @@ class TaskSettings:
 
 
 def read_settings(arguments: Sequence[str], description: str | None = None) -> Settings:
-    """A recipe and what the command line changes of it."""
+    """Read a recipe and the changes of the command line."""
     (settings,) = parse_with_recipe((Settings,), arguments, description, "training.pretrain")
     settings.check()
     return settings
@@ -277,7 +278,7 @@ def read_settings(arguments: Sequence[str], description: str | None = None) -> S
 def parse_with_recipe(
     classes: Sequence[type], arguments: Sequence[str], description: str | None, program: str, recipe: str | None = None
 ) -> tuple[Any, ...]:
-    """The settings of some dataclasses. A recipe, the first argument or given, sets what nothing after it does."""
+    """Read the settings of some dataclasses. The command line wins over the recipe, its first argument by default."""
     parser = HfArgumentParser(tuple(classes), description=description, prog=program)
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help()
@@ -295,33 +296,33 @@ def parse_with_recipe(
         for action in parser._actions:
             if action.dest in chosen:
                 action.required = False
-    *found, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+    *parsed, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
     if unknown:
         known = [option for action in parser._actions for option in action.option_strings]
-        raise ElmoError(f"{program} has no setting `{unknown[0]}`{_nearest(unknown[0], known)}")
-    return tuple(found)
+        raise ElmoError(f"{program} has no setting `{unknown[0]}`{_suggest(unknown[0], known)}")
+    return tuple(parsed)
 
 
 def _read_recipe(recipe: str, names: set[str]) -> dict[str, Any]:
-    """A YAML file of settings, or the name of one that comes with the package."""
+    """Read a YAML file of settings, or the one of that name in training/recipes."""
     path = Path(recipe)
-    known = sorted(found.stem for found in RECIPES.glob("*.yaml"))
-    if not path.is_file() and path.name in known:
-        path = RECIPES / f"{path.name}.yaml"
+    known = sorted(file.stem for file in RECIPES.glob("*.yaml"))
+    if not path.is_file() and recipe in known:
+        path = RECIPES / f"{recipe}.yaml"
     if not path.is_file():
         raise ElmoError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
     try:
         chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ElmoError(f"{path}: no YAML: {str(error).splitlines()[0]}") from error
+        raise ElmoError(f"{path}: not YAML: {first_line(error)}") from error
     if not isinstance(chosen, dict):
-        raise ElmoError(f"{path}: a recipe is a list of settings and their values")
-    if unknown := sorted(set(map(str, chosen)) - names):
-        raise ElmoError(f"{path}: there is no setting `{unknown[0]}`{_nearest(unknown[0], names)}")
+        raise ElmoError(f"{path}: a recipe must be settings and their values, one `name: value` per line")
+    for name in chosen:
+        if name not in names:
+            raise ElmoError(f"{path}: there is no setting `{name}`{_suggest(str(name), names)}")
     return chosen
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    """What to add to a message about an unknown name."""
+def _suggest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean `{near[0]}`?" if near else ""

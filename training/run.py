@@ -1,0 +1,437 @@
+"""A pretraining run: its steps, its evaluations and its checkpoints.
+
+A checkpoint is a folder `checkpoint-STEP` with the model, the tokenizer, the optimizers and, for every process, its
+position in the text, the states of its lanes and its random generator. A run that resumes from it ends with the same
+weights, bit for bit, as one that was never interrupted.
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.corpus import Corpus
+from modeling_elmo.files import ElmoError, write_text
+from modeling_elmo.softmax_elmo import Negatives
+from training.data import IGNORED, BlockReader, LaneWindows, Place, Position, Window, prefetch
+from training.settings import Settings
+
+CHECKPOINT = "checkpoint-"
+STATE_FILE = "pretraining_state.json"
+OPTIMIZERS_FILE = "optimizers.pt"
+RESULTS_FILE = "all_results.json"
+# Settings that cannot change when a run resumes, since it would no longer be the same run.
+FIXED = (
+    "reset_states",
+    "window",
+    "lanes",
+    "gradient_accumulation_steps",
+    "block_rows",
+    "optimizer",
+    "seed",
+    "streaming",
+)
+
+States = tuple[Tensor, Tensor]
+
+
+def sorted_checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints of a folder, oldest first."""
+    steps = []
+    for path in folder.glob(f"{CHECKPOINT}*"):
+        step = path.name.removeprefix(CHECKPOINT)
+        if step.isdigit():
+            steps.append(int(step))
+    return [folder / f"{CHECKPOINT}{step}" for step in sorted(steps)]
+
+
+def find_checkpoint(settings: Settings) -> Path | None:
+    """Return the checkpoint to resume from, if any. Refuse to overwrite checkpoints or a model unless asked to."""
+    folder = Path(settings.output_dir)
+    checkpoints = sorted_checkpoints(folder)
+    chosen = settings.resume_from_checkpoint
+    if chosen == "last":
+        if not checkpoints:
+            raise ElmoError(f"{folder} has no checkpoint to resume from")
+        return checkpoints[-1]
+    if chosen is not None:
+        if not Path(chosen, STATE_FILE).is_file():
+            raise ElmoError(f"{chosen}: not a checkpoint: {STATE_FILE} is missing")
+        return Path(chosen)
+    if settings.overwrite_output_dir:
+        return None
+    if checkpoints:
+        raise ElmoError(
+            f"{folder} has checkpoints: resume with --resume_from_checkpoint last, or start again with "
+            "--overwrite_output_dir, which removes them"
+        )
+    if (folder / RESULTS_FILE).is_file():
+        raise ElmoError(
+            f"{folder} has a finished model: choose another --output_dir, or start again with --overwrite_output_dir"
+        )
+    return None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Return what a checkpoint says of the run as a whole."""
+    return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+
+
+@dataclass
+class Run:
+    """A pretraining run.
+
+    Args:
+        settings, accelerator: of the run.
+        tokenizer, model: the vocabulary and the network.
+        optimizers, schedules: for the biLM and for the softmax.
+        reader, validation: the text to train on, and the held-out text.
+        corpus: the numbers of words and sentences, if they were counted.
+        max_steps: the length of the schedule; runs by epoch may take a few more steps.
+    """
+
+    settings: Settings
+    accelerator: Accelerator
+    tokenizer: ElmoTokenizer
+    model: ElmoForPreTraining
+    optimizers: list[torch.optim.Optimizer]
+    schedules: list[Any]
+    reader: BlockReader
+    validation: Corpus | None
+    corpus: dict[str, int] | None
+    max_steps: int
+    step: int = 0
+    predictions: int = 0  # of each language model, by all processes
+    seconds: float = 0.0  # of training, without evaluating and saving
+    history: list[dict[str, Any]] = field(default_factory=list)
+    position: Position | None = None
+    stop_signal: int | None = None
+
+    def __post_init__(self) -> None:
+        self.carried: list[States | None] = [None] * self.settings.gradient_accumulation_steps
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.settings.output_dir)
+
+    def prepare(self, checkpoint: Path | None) -> None:
+        """Load a checkpoint, or remove those that may be overwritten, and distribute the model."""
+        if checkpoint is not None:
+            self.load(checkpoint)
+        elif self.accelerator.is_main_process:
+            for old in sorted_checkpoints(self.folder):
+                shutil.rmtree(old)
+        self.accelerator.wait_for_everyone()
+        # The gradients of the softmax are a few rows, which `_share_softmax_gradients` averages.
+        softmax = [f"softmax.{name}" for name, _ in self.model.softmax.named_parameters()]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, softmax)
+        self.prepared = self.accelerator.prepare(self.model)
+
+    # ------------------------------------------------------------------------------------------------------ training
+
+    def train(self) -> bool:
+        """Train to the last step, or until a signal arrives. Return whether the run is complete."""
+        settings = self.settings
+        self.prepared.train()
+        lanes = LaneWindows(
+            self.reader, settings.lanes, settings.window, settings.gradient_accumulation_steps, self.position
+        )
+        recent: list[tuple[float, float, int, float]] = []
+        must_stop = False
+        saved_at = self.step
+        bar = self._progress_bar(desc="Training", unit=" steps", total=self.max_steps, initial=self.step)
+        with bar, prefetch(lanes, settings.workers) as prepared_windows:
+            while self.step < self.max_steps or settings.max_steps <= 0:
+                begun = time.perf_counter()
+                windows = next(prepared_windows, None)
+                words, must_stop = self._agree(windows)
+                if must_stop or words == 0:
+                    break
+                forward, backward = self.train_step(windows, words)
+                if not math.isfinite(forward + backward):
+                    raise ElmoError(
+                        f"the loss is {forward:.3g} forward, {backward:.3g} backward at step {self.step + 1}: "
+                        "training diverged. Lower --learning_rate, add --warmup_steps or lower --max_grad_norm, and "
+                        "resume from the last checkpoint with --resume_from_checkpoint last"
+                    )
+                elapsed = time.perf_counter() - begun
+                self.step += 1
+                self.predictions += words
+                self.seconds += elapsed
+                recent.append((forward, backward, words, elapsed))
+                bar.update()
+                if self.step % settings.logging_steps == 0:
+                    self._log(recent, bar)
+                    recent = []
+                if settings.eval_steps and self.step % settings.eval_steps == 0 and self.step < self.max_steps:
+                    self.evaluate()
+                if settings.save_steps and self.step % settings.save_steps == 0:
+                    self.save()
+                    saved_at = self.step
+        # Save at the end too: the last evaluation may take long, or be interrupted.
+        if saved_at != self.step and (must_stop or settings.save_steps):
+            self.save()
+        return not must_stop
+
+    def _progress_bar(self, **options: Any) -> tqdm:
+        disable = None if self.accelerator.is_main_process else True  # None: only in a terminal
+        return tqdm(disable=disable, **options)
+
+    def _agree(self, windows: list[Window] | None) -> tuple[int, bool]:
+        """Return the predictions of a step and whether to stop, over all processes."""
+        predictions = sum(window.predictions for window in windows or ())
+        own = torch.tensor([predictions, int(self.stop_signal is not None)], device=self.accelerator.device)
+        words, stops = self.accelerator.reduce(own, reduction="sum").tolist()
+        return words, stops > 0
+
+    def train_step(self, windows: list[Window] | None, words: int) -> tuple[float, float]:
+        """Make one update. Return the forward and the backward loss, means over the predictions of all processes.
+
+        A process without windows, whose text has ended before that of others, takes part without contributing.
+        """
+        accelerator, device = self.accelerator, self.accelerator.device
+        has_text = windows is not None
+        if windows is None:
+            windows = [self._empty_window()]
+        negatives = self._sample_negatives(windows)
+        losses = torch.zeros(2, device=device)
+        for number, window in enumerate(windows):
+            # Lanes that have ended keep their states. A window in which all have ended reads padding instead.
+            mask = window.labels[0] != IGNORED if window.predictions else torch.ones_like(window.labels[0])
+            is_last = number == len(windows) - 1
+            with nullcontext() if is_last else accelerator.no_sync(self.prepared):
+                output = self.prepared(
+                    **window.model_inputs(device),
+                    attention_mask=mask.to(device),
+                    states=self.carried[number] if has_text else None,
+                    negatives=negatives,
+                    num_items_in_batch=words / accelerator.num_processes,
+                )
+                accelerator.backward(output.loss)
+            losses += torch.stack([output.forward_loss.detach(), output.backward_loss.detach()])
+            if has_text:
+                hidden, cell = output.states
+                self.carried[number] = (hidden.detach(), cell.detach())
+                self.position = window.position
+        self._share_softmax_gradients()
+        self._clip_gradients()
+        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            # Epochs may take a few more steps than estimated: the learning rate then stays where it is.
+            if self.step + 1 < self.max_steps:
+                schedule.step()
+        forward, backward = accelerator.reduce(losses, reduction="mean").tolist()
+        return forward, backward
+
+    def _empty_window(self) -> Window:
+        char_ids = torch.from_numpy(self.tokenizer.words_to_char_ids([str(self.tokenizer.bos_token)]))
+        return Window(char_ids, torch.zeros(2, 1, 1, dtype=torch.long), torch.full((2, 1, 1), IGNORED))
+
+    def _sample_negatives(self, windows: list[Window]) -> Negatives | None:
+        """Draw the same sample in every process, from seed and step, and add the words that any of them predicts."""
+        generator = torch.Generator().manual_seed((self.settings.seed << 32) + self.step)
+        negatives = self.model.draw_negatives(generator)
+        if negatives is None or self.accelerator.num_processes == 1:
+            return negatives
+        targets = torch.cat([window.labels.flatten() for window in windows]).unique().to(self.accelerator.device)
+        padded = self.accelerator.pad_across_processes(targets, pad_index=IGNORED)
+        gathered = self.accelerator.gather(padded)
+        return negatives._replace(targets=gathered[gathered != IGNORED].unique())
+
+    def _share_softmax_gradients(self) -> None:
+        """Average over processes. All have sampled the same rows, so only values are exchanged."""
+        for parameter in self.model.softmax.parameters():
+            if parameter.grad is None:
+                continue
+            if parameter.grad.is_sparse:
+                gradient = parameter.grad.coalesce()
+                values = self.accelerator.reduce(gradient.values(), reduction="mean")
+                parameter.grad = torch.sparse_coo_tensor(
+                    gradient.indices(), values, gradient.shape, is_coalesced=True, check_invariants=False
+                )
+            else:
+                parameter.grad = self.accelerator.reduce(parameter.grad, reduction="mean")
+
+    def _clip_gradients(self) -> None:
+        """Clip the norm of all gradients together; torch's function does not take sparse ones."""
+        if self.settings.max_grad_norm <= 0:
+            return
+        values = []
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                values.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
+        factor = (self.settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        for value in values:
+            value.mul_(factor)
+
+    def _log(self, recent: list[tuple[float, float, int, float]], bar: tqdm) -> None:
+        """Record the mean losses and the speed of the latest steps."""
+        forward, backward, words, seconds = map(sum, zip(*recent, strict=True))
+        forward, backward = forward / len(recent), backward / len(recent)
+        loss, speed = (forward + backward) / 2, words / seconds
+        self._record(
+            train_loss=loss,
+            train_loss_forward=forward,
+            train_loss_backward=backward,
+            learning_rate=self.schedules[0].get_last_lr()[0],
+            words_per_second=speed,
+        )
+        bar.set_postfix(loss=f"{loss:.3f}", words_s=f"{speed:,.0f}")
+        if self.accelerator.is_main_process and bar.disable:  # without a terminal, lines replace the bar
+            losses = f"loss {forward:.3f} forward, {backward:.3f} backward"
+            print(f"step {self.step:,} of {self.max_steps:,}: {losses}, {speed:,.0f} words/s", flush=True)
+
+    def _record(self, **values: float) -> None:
+        """Add an entry to the history and to the trackers."""
+        entry = {"step": self.step, "words": self.predictions, "seconds": round(self.seconds, 2), **values}
+        self.history.append(entry)
+        self.accelerator.log(values, step=self.step)
+
+    # ---------------------------------------------------------------------------------------------------- evaluation
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Return perplexities of the held-out text under the full softmax: forward, backward, and of the mean loss."""
+        if self.validation is None:
+            return {}
+        settings, accelerator = self.settings, self.accelerator
+        reader = BlockReader(
+            self.validation,
+            self.tokenizer,
+            settings.block_rows,
+            epochs=1,
+            shuffle=False,
+            rank=accelerator.process_index,
+            processes=accelerator.num_processes,
+            reset_states=settings.eval_reset_states or settings.reset_states,
+        )
+        lanes = LaneWindows(reader, settings.eval_lanes, settings.window)
+        self.model.eval()
+        totals = torch.zeros(3, dtype=torch.float64)
+        states: States | None = None
+        begun = time.perf_counter()
+        bar = self._progress_bar(desc="Evaluating", unit=" words", unit_scale=True, leave=False)
+        with bar, prefetch(lanes, settings.workers) as windows:
+            for (window,) in windows:
+                output = self.model(**window.model_inputs(accelerator.device), states=states, num_items_in_batch=1)
+                states = output.states
+                totals += torch.tensor([output.forward_loss.item(), output.backward_loss.item(), window.predictions])
+                bar.update(window.predictions)
+        self.model.train()
+        forward, backward, count = accelerator.reduce(totals.to(accelerator.device), reduction="sum").tolist()
+        if not count:
+            raise ElmoError("the held-out text has no words")
+        forward, backward = forward / count, backward / count
+        results = {
+            "eval_perplexity": math.exp((forward + backward) / 2),
+            "eval_perplexity_forward": math.exp(forward),
+            "eval_perplexity_backward": math.exp(backward),
+            "eval_loss": (forward + backward) / 2,
+            "eval_words": count,
+            "eval_words_per_second": count / (time.perf_counter() - begun),
+        }
+        self._record(**results)
+        if accelerator.is_main_process:
+            sides = f"forward {math.exp(forward):.2f}, backward {math.exp(backward):.2f}"
+            tqdm.write(f"step {self.step:,}: held-out perplexity {results['eval_perplexity']:.2f} ({sides})")
+        return results
+
+    # --------------------------------------------------------------------------------------------------- checkpoints
+
+    def save(self) -> None:
+        """Write a checkpoint, which appears once it is complete, and remove the oldest ones."""
+        accelerator = self.accelerator
+        folder = self.folder / f"{CHECKPOINT}{self.step}"
+        scratch = self.folder / f".{folder.name}.tmp"  # all processes write to it, so its name is not random
+        if accelerator.is_main_process:
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            self.tokenizer.save_pretrained(scratch)
+            self.model.save_pretrained(scratch)
+            states = {
+                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+                "schedules": [schedule.state_dict() for schedule in self.schedules],
+            }
+            torch.save(states, scratch / OPTIMIZERS_FILE)
+            state = {
+                "step": self.step,
+                "predictions": self.predictions,
+                "seconds": self.seconds,
+                "processes": accelerator.num_processes,
+                "corpus": self.corpus,
+                "settings": {name: getattr(self.settings, name) for name in FIXED},
+                "history": self.history,
+            }
+            write_text(scratch / STATE_FILE, json.dumps(state))
+        accelerator.wait_for_everyone()
+        own_state = {
+            "position": json.loads(json.dumps(self.position)),  # as lists, which load with weights_only
+            "carried": self.carried,
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state() if accelerator.device.type == "cuda" else None,
+        }
+        torch.save(own_state, scratch / f"process-{accelerator.process_index}.pt")
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(scratch, folder)
+            for old in sorted_checkpoints(self.folder)[: -max(self.settings.save_total_limit, 1)]:
+                shutil.rmtree(old)
+        accelerator.wait_for_everyone()
+
+    def load(self, folder: Path) -> None:
+        """Restore the state of a checkpoint."""
+        state = read_state(folder)
+        processes, device = self.accelerator.num_processes, self.accelerator.device
+        if state["processes"] != processes:
+            raise ElmoError(
+                f"{folder} was written by {state['processes']} processes: it cannot resume with {processes}"
+            )
+        for name in FIXED:
+            chosen = getattr(self.settings, name)
+            trained = state["settings"].get(name, chosen)
+            if trained != chosen:
+                raise ElmoError(f"{folder} was trained with {name}={trained}: it cannot resume with {chosen}")
+        self.step, self.predictions, self.seconds = state["step"], state["predictions"], state["seconds"]
+        self.history = state["history"]
+        self.model.load_state_dict(ElmoForPreTraining.from_pretrained(folder).state_dict())
+        self._load_optimizers(folder)
+        own_file = folder / f"process-{self.accelerator.process_index}.pt"
+        own_state = torch.load(own_file, map_location="cpu", weights_only=True)
+        if own_state["position"] is not None:
+            epoch, block, places = own_state["position"]
+            lanes = [None if place is None else Place(*place) for place in places]
+            self.position = Position(epoch, block, tuple(lanes))
+        for number, states in enumerate(own_state["carried"]):
+            if states is not None:
+                self.carried[number] = (states[0].to(device), states[1].to(device))
+        torch.set_rng_state(own_state["random"])
+        if own_state["random_cuda"] is not None:
+            torch.cuda.set_rng_state(own_state["random_cuda"])
+
+    def _load_optimizers(self, folder: Path) -> None:
+        """Restore optimizers and schedules. The learning rates of this run's settings win over the checkpoint's."""
+        saved = torch.load(folder / OPTIMIZERS_FILE, map_location="cpu", weights_only=True)
+        for number, (optimizer, schedule) in enumerate(zip(self.optimizers, self.schedules, strict=True)):
+            base_rates = schedule.base_lrs
+            optimizer.load_state_dict(saved["optimizers"][number])
+            schedule.load_state_dict(saved["schedules"][number])
+            schedule.base_lrs = base_rates
+            for group, base_rate, factor in zip(optimizer.param_groups, base_rates, schedule.lr_lambdas, strict=True):
+                group["initial_lr"] = base_rate
+                group["lr"] = base_rate * factor(schedule.last_epoch)
+            schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
