@@ -326,7 +326,7 @@ def finish(run: Run) -> dict[str, Any]:
             run.tokenizer.save_pretrained(scratch)
             model = run.model if run.settings.save_softmax else run.model.elmo
             model.save_pretrained(scratch)
-            write_text(scratch / "README.md", model_card(run.settings, results, run.model, run.tokenizer))
+            write_text(scratch / "README.md", model_card(run.settings, results, model, run.tokenizer))
             write_text(scratch / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
             write_text(scratch / HISTORY_FILE, "".join(json.dumps(entry) + "\n" for entry in run.history))
             draw_curve(run.history, scratch / "perplexity.png")
