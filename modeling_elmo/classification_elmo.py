@@ -1,4 +1,9 @@
-"""Text classification and multiple choice."""
+"""Text classification and multiple choice.
+
+One text is read by the biattentive classification network (McCann et al., 2017), a pair by ESIM (Chen et al., 2017).
+
+Shapes: B batch, T words of a text, S words of another, D features of a word.
+"""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,8 @@
-"""Coreference."""
+"""Coreference resolution by ranking spans of a document, end to end (Lee et al., 2017, 2018).
+
+Shapes: B documents, N words of all documents, W maximum width of a span, K kept spans of a document, A antecedents
+compared with each span, U hidden units, G features of a span.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +49,52 @@ class Ranking(NamedTuple):
     mention_scores: Tensor  # (K,)
     antecedents: Tensor  # (K, A), numbers of kept spans
     links: Tensor  # (K, A), scores; -inf where there are not so many spans before
+
+
+def _blocks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
+    """The numbers up to `count`, some at a time."""
+    yield from torch.arange(count, device=device).split(size) if count else ()
+
+
+def _prefix_softmax(scores: Tensor) -> Tensor:
+    """Softmax over the first 1, 2, ... of W scores: (n, W) -> (n, W, W)."""
+    width = scores.shape[-1]
+    beyond = torch.ones(width, width, dtype=torch.bool, device=scores.device).triu(1)
+    return torch.softmax(scores[:, None].expand(-1, width, -1).masked_fill(beyond, -torch.inf), dim=-1)
+
+
+def within_sentences(sentence: Tensor, max_width: int) -> Tensor:
+    """Which spans, by first word and width (N, W), end in the sentence that they begin in."""
+    words = torch.arange(len(sentence), device=sentence.device)
+    last = words[:, None] + torch.arange(max_width, device=sentence.device)
+    return (last < len(sentence)) & (sentence[last.clamp(max=len(sentence) - 1)] == sentence[:, None])
+
+
+@torch.no_grad()
+def best_spans(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
+    """The spans of highest score of which no two cross, at most `count`, by position: scores (N, W) -> (K,).
+
+    A span's number is W times its first word, and its width less 1.
+    """
+    max_width = scores.shape[1]
+    possible = allowed.flatten().nonzero().squeeze(1)
+    best_first = possible[scores.flatten()[possible].argsort(descending=True, stable=True)].tolist()
+    longest: dict[int, int] = {}  # of the chosen spans, the last word by the first one
+    earliest: dict[int, int] = {}  # and the first word by the last one
+    chosen: list[int] = []
+    for number in best_first:
+        if len(chosen) == count:
+            break
+        first, width = divmod(number, max_width)
+        last = first + width
+        crosses = any(
+            longest.get(word + 1, -1) > last or earliest.get(word, first) < first for word in range(first, last)
+        )
+        if not crosses:
+            longest[first] = max(last, longest.get(first, last))
+            earliest[last] = min(first, earliest.get(last, first))
+            chosen.append(number)
+    return torch.tensor(sorted(chosen), dtype=torch.long, device=scores.device)
 
 
 class FeedForward(nn.Module):
@@ -178,52 +228,6 @@ class SpanRanking(nn.Module):
         return torch.cat(chosen) if chosen else mention_scores.new_zeros(0, 0, dtype=torch.long)
 
 
-def _blocks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
-    """The numbers up to `count`, some at a time."""
-    yield from torch.arange(count, device=device).split(size) if count else ()
-
-
-def _prefix_softmax(scores: Tensor) -> Tensor:
-    """Softmax over the first 1, 2, ... of W scores: (n, W) -> (n, W, W)."""
-    width = scores.shape[-1]
-    beyond = torch.ones(width, width, dtype=torch.bool, device=scores.device).triu(1)
-    return torch.softmax(scores[:, None].expand(-1, width, -1).masked_fill(beyond, -torch.inf), dim=-1)
-
-
-def within_sentences(sentence: Tensor, max_width: int) -> Tensor:
-    """Which spans, by first word and width (N, W), end in the sentence that they begin in."""
-    words = torch.arange(len(sentence), device=sentence.device)
-    last = words[:, None] + torch.arange(max_width, device=sentence.device)
-    return (last < len(sentence)) & (sentence[last.clamp(max=len(sentence) - 1)] == sentence[:, None])
-
-
-@torch.no_grad()
-def best_spans(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
-    """The spans of highest score of which no two cross, at most `count`, by position: scores (N, W) -> (K,).
-
-    A span's number is W times its first word, and its width less 1.
-    """
-    max_width = scores.shape[1]
-    possible = allowed.flatten().nonzero().squeeze(1)
-    best_first = possible[scores.flatten()[possible].argsort(descending=True, stable=True)].tolist()
-    longest: dict[int, int] = {}  # of the chosen spans, the last word by the first one
-    earliest: dict[int, int] = {}  # and the first word by the last one
-    chosen: list[int] = []
-    for number in best_first:
-        if len(chosen) == count:
-            break
-        first, width = divmod(number, max_width)
-        last = first + width
-        crosses = any(
-            longest.get(word + 1, -1) > last or earliest.get(word, first) < first for word in range(first, last)
-        )
-        if not crosses:
-            longest[first] = max(last, longest.get(first, last))
-            earliest[last] = min(first, earliest.get(last, first))
-            chosen.append(number)
-    return torch.tensor(sorted(chosen), dtype=torch.long, device=scores.device)
-
-
 # -------------------------------------------------------------------------------------------------- loss and clusters
 
 
@@ -297,6 +301,24 @@ def clusters_of(ranking: Ranking, singletons: bool) -> list[int]:
             clusters[span] = count
             count += 1
     return clusters
+
+
+def _stack(rows: Sequence[Tensor], fill: float) -> Tensor:
+    """Tensors (K, ...) of the documents of a batch as one, the shorter filled up: (B, K, ...)."""
+    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
+
+
+def _check_mentions(labels: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
+    """First words, ends and clusters of a document's labels (M, 3), refusing spans that are none."""
+    first, end, cluster = labels[(labels != IGNORED).any(1)].unbind(1)
+    wrong = (first < 0) | (first >= end) | (end > words) | (cluster < 0)
+    if bool(wrong.any()):
+        start, stop, number = (int(column[wrong][0]) for column in (first, end, cluster))
+        raise ValueError(
+            f"`labels` must be mentions (first word, last word excluded, cluster) of a document of {words} words; got "
+            f"({start}, {stop}, {number})"
+        )
+    return first, end, cluster
 
 
 @dataclass
@@ -453,21 +475,3 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         for first, end, cluster in found:
             clusters.setdefault(cluster, []).append((first, end))
         return list(clusters.values())
-
-
-def _stack(rows: Sequence[Tensor], fill: float) -> Tensor:
-    """Tensors (K, ...) of the documents of a batch as one, the shorter filled up: (B, K, ...)."""
-    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
-
-
-def _check_mentions(labels: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """First words, ends and clusters of a document's labels (M, 3), refusing spans that are none."""
-    first, end, cluster = labels[(labels != IGNORED).any(1)].unbind(1)
-    wrong = (first < 0) | (first >= end) | (end > words) | (cluster < 0)
-    if bool(wrong.any()):
-        start, stop, number = (int(column[wrong][0]) for column in (first, end, cluster))
-        raise ValueError(
-            f"`labels` must be mentions (first word, last word excluded, cluster) of a document of {words} words; got "
-            f"({start}, {stop}, {number})"
-        )
-    return first, end, cluster

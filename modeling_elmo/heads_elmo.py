@@ -1,4 +1,12 @@
-"""What the task models share."""
+"""The parts shared by all task models: reading words, LSTMs over them, losses.
+
+`ElmoTaskModel` places ELMo at the input, the output or both of a task network, as in Peters et al. (2018). The network
+of each task, its output and its head are in a file of their own: classification, tagging, roles, reading, coreference.
+
+Shapes: B batch, T positions of the input, T' words of a text without markers and padding, N real words of a batch,
+C characters of a word, D features of a word, E ELMo features, H units, L LSTM layers and P projection of the biLM,
+K labels.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -133,6 +141,56 @@ def together(first: Tensor, second: Tensor) -> Tensor:
     """Two texts (B, T, D) and (B, S, D) as one batch (2B, max(T, S), D), the shorter filled up."""
     words = max(first.shape[1], second.shape[1])
     return torch.cat([F.pad(text, (0, 0, 0, words - text.shape[1])) for text in (first, second)])
+
+
+class LayerMix(nn.Module):
+    """The layers as one vector, the way the config's `mix` says."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.how = config.mix
+        self.scalar = None
+        if self.how == "scalar":
+            self.scalar = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """Layers of real words, each (N, D) -> (N, D)"""
+        if self.scalar is not None:
+            return self.scalar(layers)
+        return torch.stack(list(layers)).mean(0) if self.how == "average" else layers[-1]
+
+
+def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: float) -> Tensor:
+    """Rows (B, T', K) of words at their positions in the input, and a filling elsewhere: (B, T, K)."""
+    whole = rows.new_full((*shape, rows.shape[-1]), fill)
+    index = position[..., None].expand_as(rows)
+    return whole.scatter(1, index, torch.where(mask[..., None], rows, rows.new_full((), fill)))
+
+
+def _mean_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """-log p of labels (N,) by their scores (N, K), the mean over those that are there; 0 if none is."""
+    loss = F.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
+    return loss / (labels != IGNORED).sum().clamp(min=1)
+
+
+def _word_loss(
+    scores: Tensor, labels: Tensor, penalty: Tensor | float, num_items_in_batch: Tensor | int | None
+) -> Tensor:
+    """-log p of labels (B, T') by scores (B, T', K), the mean over the words that have one, plus a penalty.
+
+    Of a batch that makes a step with others, whose labels are `num_items_in_batch` in all: its share of that.
+    """
+    loss = _mean_loss(scores.flatten(0, 1), labels.flatten()) + penalty
+    return loss if num_items_in_batch is None else loss * ((labels != IGNORED).sum() / max(num_items_in_batch, 1))
+
+
+def _check_labels(labels: Tensor, count: int) -> None:
+    """Refuses labels that are none, which a loss would take for an index."""
+    real = labels[labels != IGNORED]
+    if len(real) and not 0 <= int(real.min()) <= int(real.max()) < count:
+        raise ValueError(
+            f"`labels` must be from 0 to {count - 1}, or {IGNORED}; got {int(real.min())} to {int(real.max())}"
+        )
 
 
 class ElmoTaskModel(ElmoPreTrainedModel):
@@ -335,23 +393,6 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         return sum(mix.penalty() for mix in mixes) if self.training else 0.0
 
 
-class LayerMix(nn.Module):
-    """The layers as one vector, the way the config's `mix` says."""
-
-    def __init__(self, config: ElmoConfig) -> None:
-        super().__init__()
-        self.how = config.mix
-        self.scalar = None
-        if self.how == "scalar":
-            self.scalar = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
-
-    def forward(self, layers: Sequence[Tensor]) -> Tensor:
-        """Layers of real words, each (N, D) -> (N, D)"""
-        if self.scalar is not None:
-            return self.scalar(layers)
-        return torch.stack(list(layers)).mean(0) if self.how == "average" else layers[-1]
-
-
 class ElmoWordEncoder(ElmoTaskModel):
     """Words, and their characters, through LSTMs: what tagging and coreference share."""
 
@@ -372,36 +413,3 @@ class ElmoWordEncoder(ElmoTaskModel):
 
     def _features(self, char_ids: Tensor) -> list[Tensor]:
         return [] if self.char_cnn is None else [self.dropout(self.char_cnn(char_ids))]
-
-
-def _put(rows: Tensor, position: Tensor, mask: Tensor, shape: torch.Size, fill: float) -> Tensor:
-    """Rows (B, T', K) of words at their positions in the input, and a filling elsewhere: (B, T, K)."""
-    whole = rows.new_full((*shape, rows.shape[-1]), fill)
-    index = position[..., None].expand_as(rows)
-    return whole.scatter(1, index, torch.where(mask[..., None], rows, rows.new_full((), fill)))
-
-
-def _mean_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """-log p of labels (N,) by their scores (N, K), the mean over those that are there; 0 if none is."""
-    loss = F.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
-    return loss / (labels != IGNORED).sum().clamp(min=1)
-
-
-def _word_loss(
-    scores: Tensor, labels: Tensor, penalty: Tensor | float, num_items_in_batch: Tensor | int | None
-) -> Tensor:
-    """-log p of labels (B, T') by scores (B, T', K), the mean over the words that have one, plus a penalty.
-
-    Of a batch that makes a step with others, whose labels are `num_items_in_batch` in all: its share of that.
-    """
-    loss = _mean_loss(scores.flatten(0, 1), labels.flatten()) + penalty
-    return loss if num_items_in_batch is None else loss * ((labels != IGNORED).sum() / max(num_items_in_batch, 1))
-
-
-def _check_labels(labels: Tensor, count: int) -> None:
-    """Refuses labels that are none, which a loss would take for an index."""
-    real = labels[labels != IGNORED]
-    if len(real) and not 0 <= int(real.min()) <= int(real.max()) < count:
-        raise ValueError(
-            f"`labels` must be from 0 to {count - 1}, or {IGNORED}; got {int(real.min())} to {int(real.max())}"
-        )

@@ -1,4 +1,7 @@
-"""Question answering."""
+"""Question answering: an answer is a span of a context, found by GRUs and attention (Clark and Gardner, 2018).
+
+Shapes: B batch, S words of the question, T words of the context, N packed words, D features, H units.
+"""
 
 import math
 from collections.abc import Sequence
@@ -229,6 +232,17 @@ def windows_of(words: int, longest: int, overlap: int) -> list[tuple[int, int]]:
     return [(first, min(first + longest, words)) for first in range(0, max(words - overlap, 1), longest - overlap)]
 
 
+def _position_loss(logits: Tensor, wanted: Tensor, is_context: Tensor, name: str) -> Tensor:
+    """-log p of the wanted positions (B,) among the words of the context, the mean over the rows that have one."""
+    known = wanted != IGNORED
+    inside = (wanted >= 0) & (wanted < logits.shape[1])
+    inside &= is_context.gather(1, wanted.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    if bool((known & ~inside).any()):
+        outside = wanted[known & ~inside][0].item()
+        raise ValueError(f"`{name}` must be positions of words of the context, or {IGNORED}; got {outside}")
+    return _mean_loss(logits, wanted)
+
+
 @dataclass
 class ElmoQuestionAnsweringOutput(ModelOutput):
     r"""
@@ -374,14 +388,3 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         start, end = spans["context"][found[0]][0], spans["context"][found[1]][1]
         total = torch.stack(totals).logsumexp(0).sum()  # of the first word and of the last
         return Answer(context[start:end], math.exp(best - total.item()), start, end)
-
-
-def _position_loss(logits: Tensor, wanted: Tensor, is_context: Tensor, name: str) -> Tensor:
-    """-log p of the wanted positions (B,) among the words of the context, the mean over the rows that have one."""
-    known = wanted != IGNORED
-    inside = (wanted >= 0) & (wanted < logits.shape[1])
-    inside &= is_context.gather(1, wanted.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
-    if bool((known & ~inside).any()):
-        outside = wanted[known & ~inside][0].item()
-        raise ValueError(f"`{name}` must be positions of words of the context, or {IGNORED}; got {outside}")
-    return _mean_loss(logits, wanted)

@@ -1,4 +1,7 @@
-"""Semantic roles."""
+"""Semantic role labeling: one label per word and predicate, by alternating highway LSTMs (He et al., 2017).
+
+Shapes: B batch, T positions of the input, T' words of a sentence, N packed words, S sentences, D features, H units.
+"""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -209,6 +212,32 @@ class HighwayLstm(nn.Module):
         return (encoded.unflatten(0, mask.shape),)
 
 
+def _predicates(index: Tensor | None, position: Tensor, mask: Tensor) -> Tensor:
+    """Which of the words, at some positions of their rows (B, T'), is each row's predicate."""
+    if index is None or index.shape != mask.shape[:1]:
+        got = "none" if index is None else f"the shape {tuple(index.shape)}"
+        raise ValueError(f"`predicate_index` must have one position for each of {len(mask)} rows, got {got}")
+    found = (position == index[:, None]) & mask
+    if not bool(found.any(1).all()):
+        row = int(found.any(1).long().argmin())
+        real = position[row][mask[row]].tolist()
+        where = f"{real[0]} to {real[-1]}" if real else "nowhere: it has no words"
+        raise ValueError(f"`predicate_index` of row {row} must be where a word is, {where}, got {int(index[row])}")
+    return found
+
+
+def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """The spans of BIO labels: each role, its first word and one past its last."""
+    spans: list[tuple[str, int, int]] = []
+    for word, label in enumerate(labels):
+        position, _, role = label.partition("-")
+        if position == "B":
+            spans.append((role, word, word + 1))
+        elif position == "I":
+            spans[-1] = (role, spans[-1][1], word + 1)
+    return spans
+
+
 @dataclass
 class ElmoSemanticRoleLabelerOutput(ModelOutput):
     r"""
@@ -338,29 +367,3 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
             for of_row in labels
         ]
         return roles if given is predicate_index else roles[0]
-
-
-def _predicates(index: Tensor | None, position: Tensor, mask: Tensor) -> Tensor:
-    """Which of the words, at some positions of their rows (B, T'), is each row's predicate."""
-    if index is None or index.shape != mask.shape[:1]:
-        got = "none" if index is None else f"the shape {tuple(index.shape)}"
-        raise ValueError(f"`predicate_index` must have one position for each of {len(mask)} rows, got {got}")
-    found = (position == index[:, None]) & mask
-    if not bool(found.any(1).all()):
-        row = int(found.any(1).long().argmin())
-        real = position[row][mask[row]].tolist()
-        where = f"{real[0]} to {real[-1]}" if real else "nowhere: it has no words"
-        raise ValueError(f"`predicate_index` of row {row} must be where a word is, {where}, got {int(index[row])}")
-    return found
-
-
-def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The spans of BIO labels: each role, its first word and one past its last."""
-    spans: list[tuple[str, int, int]] = []
-    for word, label in enumerate(labels):
-        position, _, role = label.partition("-")
-        if position == "B":
-            spans.append((role, word, word + 1))
-        elif position == "I":
-            spans[-1] = (role, spans[-1][1], word + 1)
-    return spans

@@ -1,4 +1,9 @@
-"""Tagging."""
+"""Tagging: one label per word, by LSTMs and a linear-chain CRF (Peters et al., 2017).
+
+This file also defines the tag schemes: `may_follow` says which label may follow which.
+
+Shapes: B batch, T positions of the input, T' words of a sentence, K labels.
+"""
 
 import functools
 from dataclasses import dataclass
