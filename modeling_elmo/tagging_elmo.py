@@ -7,11 +7,10 @@ Shapes: B batch, T positions of the input, T' words of a sentence, K labels.
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -123,66 +122,12 @@ def _prefixes(emissions: Tensor, mask: Tensor, scores: Scores) -> list[Tensor]:
     return found
 
 
-class _LogPartition(torch.autograd.Function):
-    """`partition` by sums of scaled exp scores, in a few small operations a word, with its backward pass written out.
-
-    Its gradients are the probabilities of labels and of pairs of labels. Where all paths to a word underflow float64,
-    their scores being some 700 below others', the result is not finite.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, emissions: Tensor, mask: Tensor, transitions: Tensor, starts: Tensor, ends: Tensor
-    ) -> Tensor:
-        given = [score.double() for score in (emissions, transitions, starts, ends)]
-        tops = [given[0].amax(-1), *(score.amax() for score in given[1:])]  # every sum has a 1 in it
-        words, after, begin, end = (
-            (score - top).exp() for score, top in zip(given, [tops[0][..., None], *tops[1:]], strict=True)
-        )
-        keep = mask[..., None]
-        alpha = begin * words[:, 0]
-        scales = [alpha.sum(1, keepdim=True)]
-        prefixes = [alpha / scales[0]]  # p of each label of word t by the words up to it
-        for t in range(1, words.shape[1]):
-            new = (prefixes[-1] @ after) * words[:, t]
-            scales.append(new.sum(1, keepdim=True))
-            prefixes.append(torch.where(keep[:, t], new / scales[-1], prefixes[-1]))
-        total = prefixes[-1] @ end
-        scale = torch.cat(scales, dim=1)
-        ctx.save_for_backward(words, mask, after, end, torch.stack(prefixes, dim=1), scale, total)
-        of_words = ((scale.log() + tops[0]) * mask).sum(1) + (mask.sum(1) - 1) * tops[1]
-        return ((of_words + tops[2] + total.log() + tops[3]) * mask[:, 0]).to(emissions.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
-        words, mask, after, end, prefixes, scale, total = ctx.saved_tensors
-        keep = mask[..., None]
-        reached = (words / scale[..., None]) * keep
-        beta = end.expand(len(words), -1)
-        suffixes = [beta]
-        for t in range(words.shape[1] - 1, 0, -1):
-            beta = torch.where(keep[:, t], (reached[:, t] * beta) @ after.T, beta)
-            suffixes.append(beta)
-        later = torch.stack(suffixes[::-1], dim=1)
-        weight = (d_total.to(total.dtype) * mask[:, 0] / total)[:, None, None]
-        d_words = prefixes * later * weight * keep
-        pairs = prefixes[:, :-1].flatten(0, 1).T @ (reached * later * weight)[:, 1:].flatten(0, 1)
-        d_ends = (prefixes[:, -1] * weight[:, 0]).sum(0) * end
-        gradients = d_words, pairs * after, d_words[:, 0].sum(0), d_ends
-        d_emissions, *d_scores = (gradient.to(d_total.dtype) for gradient in gradients)
-        return d_emissions, None, *d_scores
-
-
 def partition(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
-    """The log of the summed exp scores of all label sequences: (B,), 0 for a sentence without words."""
+    """Return the log of the summed exp scores of all label sequences: (B,), 0 for a sentence without words."""
     if not emissions.shape[1]:
         return emissions.new_zeros(len(emissions))
-    if emissions.device.type != "mps":  # which has no float64
-        found = _LogPartition.apply(emissions, mask, *scores)
-        if bool(found.isfinite().all()):
-            return found
-    return torch.logsumexp(_prefixes(emissions, mask, scores)[-1] + scores.ends, dim=1) * mask[:, 0]
+    last = _prefixes(emissions, mask, scores)[-1]
+    return torch.logsumexp(last + scores.ends, dim=1) * mask[:, 0]
 
 
 def log_marginals(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
