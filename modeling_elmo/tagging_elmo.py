@@ -31,37 +31,43 @@ class Allowed(NamedTuple):
 
 
 def _split_label(label: str) -> tuple[str, str]:
-    """Position and type: B-PER -> B, PER. A label of no such form is outside of every span."""
+    """Split a label into position and type: B-PER -> B, PER. Anything not of this form is outside every span."""
     position, dash, kind = label.partition("-")
-    return (position, kind) if dash and position in tuple("BIES") else ("O", "")
+    if dash and position in ("B", "I", "E", "S"):
+        return position, kind
+    return "O", ""
 
 
-def _may_follow(before: tuple[str, str] | None, after: tuple[str, str] | None, scheme: str) -> bool:
-    """Whether a label may follow another; None stands for the sentence's beginning and end."""
-    position, kind = before or ("O", "")
-    next_position, next_kind = after or ("O", "")
-    same = kind == next_kind
-    if scheme == "IOB1":  # B only parts two spans of one type
-        return next_position != "B" or (position != "O" and same)
+def may_follow(before: str, after: str, scheme: str) -> bool:
+    """Return whether a label may follow another in a tag scheme: "BIO" (also called IOB2), "IOB1" or "BIOES".
+
+    "O" also stands for the beginning and the end of a sentence.
+    """
+    position, kind = _split_label(before)
+    next_position, next_kind = _split_label(after)
+    same_type = position != "O" and kind == next_kind
     if scheme == "BIO":
-        return next_position != "I" or (position != "O" and same)
-    if position in ("B", "I"):  # of BIOES: the span goes on
-        return next_position in ("I", "E") and same
+        return next_position != "I" or same_type
+    if scheme == "IOB1":  # B only separates two adjacent spans of one type
+        return next_position != "B" or same_type
+    if position in ("B", "I"):
+        return next_position in ("I", "E") and same_type
     return next_position in ("O", "B", "S")
 
 
 @functools.lru_cache(maxsize=32)
 def allowed_labels(labels: tuple[str, ...], scheme: str | None) -> Allowed:
-    """What a scheme allows for these labels; everything without one."""
+    """Return what a scheme allows for these labels: everything if it is None."""
     size = len(labels)
+    allowed = Allowed(torch.ones(size, size).bool(), torch.ones(size).bool(), torch.ones(size).bool())
     if scheme is None:
-        return Allowed(torch.ones(size, size).bool(), torch.ones(size).bool(), torch.ones(size).bool())
-    parts = [_split_label(label) for label in labels]
-    return Allowed(
-        torch.tensor([[_may_follow(before, after, scheme) for after in parts] for before in parts]),
-        torch.tensor([_may_follow(None, after, scheme) for after in parts]),
-        torch.tensor([_may_follow(before, None, scheme) for before in parts]),
-    )
+        return allowed
+    for row, label in enumerate(labels):
+        allowed.starts[row] = may_follow("O", label, scheme)
+        allowed.ends[row] = may_follow(label, "O", scheme)
+        for column, after in enumerate(labels):
+            allowed.transitions[row, column] = may_follow(label, after, scheme)
+    return allowed
 
 
 class LinearChainCrf(nn.Module):
