@@ -221,10 +221,10 @@ def test_several_predicates_at_once_have_the_roles_of_each_alone(model):
 @pytest.mark.parametrize(
     ("predicates", "message"),
     [
-        ([0, 1], "`predicate_index` of row 0 must be where a word is, 1 to 9, got 0"),
-        ([6, 4], "`predicate_index` of row 1 must be where a word is, 1 to 3, got 4"),
-        ([6, 11], "`predicate_index` of row 1 must be where a word is, 1 to 3, got 11"),
-        ([-1, 1], "`predicate_index` of row 0 must be where a word is, 1 to 9, got -1"),
+        ([0, 1], "`predicate_index` of row 0 must be the position of a word, 1 to 9; got 0"),
+        ([6, 4], "`predicate_index` of row 1 must be the position of a word, 1 to 3; got 4"),
+        ([6, 11], "`predicate_index` of row 1 must be the position of a word, 1 to 3; got 11"),
+        ([-1, 1], "`predicate_index` of row 0 must be the position of a word, 1 to 9; got -1"),
         ([6], r"`predicate_index` must have one position for each of 2 rows, got the shape \(1,\)"),
     ],
 )
@@ -235,12 +235,12 @@ def test_a_predicate_that_is_no_word_is_refused(predicates, message, model):
 
 def test_a_missing_predicate_and_a_sentence_without_words_are_refused(model):
     inputs = encode(ElmoTokenizer(), [[]], [0])
-    with pytest.raises(ValueError, match="row 0 must be where a word is, nowhere: it has no words, got 0"):
+    with pytest.raises(ValueError, match="row 0 must be the position of a word, but it has no words; got 0"):
         model(**inputs)
     del inputs["predicate_index"]
     with pytest.raises(ValueError, match="one position for each of 1 rows, got none"):
         model(**inputs)
-    with pytest.raises(ValueError, match="`predicate_index` must be a place among 9 words, from 0, got 9"):
+    with pytest.raises(ValueError, match="`predicate_index` must be from 0 to 8, got 9"):
         model.label(WORDS, [2, 9], ElmoTokenizer())
 
 
