@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoWordEncoder, eval_mode
+from .heads_elmo import IGNORED, ElmoWordEncoder, eval_mode, is_plain
 from .layers_elmo import Dropout
 from .tokenization_elmo import ElmoTokenizer
 
@@ -105,7 +105,7 @@ class FeedForward(nn.Module):
     """Two hidden layers and a score, over features that come in parts.
 
     The first layer is linear, so each part is multiplied before the parts of many spans are combined. This gives the
-    same numbers as their concatenation would, in a fraction of the time.
+    same numbers as their concatenation would, in a fraction of the time. A layer that is not plain is called instead.
     """
 
     def __init__(self, parts: Sequence[int], dropout: float, bias: bool = True) -> None:
@@ -117,12 +117,18 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def part(self, number: int, features: Tensor) -> Tensor:
-        """Multiply one of the parts by its share of the first layer: (..., D) -> (..., U)."""
+        """Multiply one of the parts by its share of the first layer, if that is plain: (..., D) -> (..., U)."""
+        if not is_plain(self.first):
+            return features
         return F.linear(features, self.first.weight.split(self.parts, dim=1)[number])
 
     def forward(self, parts: Sequence[Tensor]) -> Tensor:
-        """Score the parts that `part` returned, each (..., U), broadcast to each other: -> (...)."""
-        summed = sum(parts[1:], start=parts[0]) + self.first.bias
+        """Score the parts that `part` returned, which are broadcast to each other: -> (...)."""
+        if is_plain(self.first):
+            summed = sum(parts[1:], start=parts[0]) + self.first.bias
+        else:
+            shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+            summed = self.first(torch.cat([part.expand(*shape, -1) for part in parts], dim=-1))
         hidden = self.dropout(F.relu(summed))
         hidden = self.dropout(F.relu(self.second(hidden)))
         return self.output(hidden).squeeze(-1)

@@ -21,7 +21,7 @@ from transformers import initialization as init
 from .bilm_elmo import IGNORED, NUM_SPECIAL_WORDS, ElmoModel, ElmoPreTrainedModel, markers_of, words_of
 from .configuration_elmo import ElmoConfig
 from .layers_elmo import Dropout, ElmoScalarMix, GlorotLinear, distinct_rows, pack
-from .recurrence_elmo import side_by_side, train_side_by_side, trained_recurrence, trains_side_by_side
+from .recurrence_elmo import FORGET_BIAS, side_by_side, train_side_by_side, trained_recurrence, trains_side_by_side
 
 # Units and layers of the tagger's LSTMs (Peters et al., 2017).
 TAGGER_DIM, TAGGER_LAYERS = 200, 2
@@ -94,6 +94,30 @@ def stack_words(first: Words, second: Words) -> Words:
 # ------------------------------------------------------------------------------------------------------------ layers
 
 
+def is_plain(*modules: nn.Module) -> bool:
+    """Return whether code may read the weights of these modules and their submodules instead of calling them.
+
+    It may not if there are hooks, adapters, parametrizations, subclasses, or offloaded or sharded weights.
+    """
+    if torch.nn.modules.module._has_any_global_hook():
+        return False
+    return all(_is_plain_module(part) for module in modules for part in module.modules())
+
+
+def _is_plain_module(module: nn.Module) -> bool:
+    package = type(module).__module__.rpartition(".")[0]
+    if package not in (__package__, "torch.nn.modules"):  # a subclass or a wrapper made elsewhere
+        return False
+    if "forward" in vars(module) or hasattr(module, "_hf_hook"):  # as accelerate does to offload
+        return False
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return False
+    for weight in module._parameters.values():
+        if weight is not None and (type(weight) not in (nn.Parameter, Tensor) or weight.is_meta):
+            return False
+    return True
+
+
 class TaskConv(nn.Conv1d):
     """A convolution of a task model, initialised by its fan-in."""
 
@@ -129,12 +153,27 @@ class TaskLstmLayer(nn.Module):
         super().__init__()
         self.input_gates = GlorotLinear(inputs, 4 * units, fan_in=inputs, bias=True)
         self.recurrent_gates = GlorotLinear(units, 4 * units, fan_in=units)
+        self.units = units
 
     def forward(self, words: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         gates = self.input_gates(words)  # (N, 4H)
-        weight = self.recurrent_gates.weight
-        zeros = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, weight.shape[1])
-        return trained_recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
+        zeros = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units)
+        if is_plain(self.recurrent_gates):
+            weight = self.recurrent_gates.weight
+            return trained_recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
+        return self._call_gates(gates.to(next(self.parameters()).dtype), batch_sizes)
+
+    def _call_gates(self, gates_of_inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
+        """Compute the same by calling `recurrent_gates` at every step: (N, 4H) -> (N, H)."""
+        hidden = cell = gates_of_inputs.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units)
+        outputs = [hidden[:0]]
+        for gates in gates_of_inputs.split(list(batch_sizes)):
+            size = len(gates)
+            i, j, f, o = (gates + self.recurrent_gates(hidden[:size])).chunk(4, dim=-1)
+            cell = torch.sigmoid(f + FORGET_BIAS) * cell[:size] + torch.sigmoid(i) * torch.tanh(j)
+            hidden = torch.sigmoid(o) * torch.tanh(cell)
+            outputs.append(hidden)
+        return torch.cat(outputs)
 
 
 class WordLstm(nn.Module):
@@ -176,9 +215,11 @@ class WordLstm(nn.Module):
             return (packed.new_zeros(len(flat), packed.shape[1]).index_copy(0, indices[side], packed),)
 
         forward, backward = partial(run, 0), partial(run, 1)
-        if trains_side_by_side(flat):
+        if not is_plain(*layers):  # hooks and adapters may depend on the thread
+            sides: Sequence[tuple[Tensor, ...]] = (forward(flat), backward(flat))
+        elif trains_side_by_side(flat):
             parameters = (list(layers[0].parameters()), list(layers[1].parameters()))
-            sides: Sequence[tuple[Tensor, ...]] = train_side_by_side(forward, backward, (flat,), parameters)
+            sides = train_side_by_side(forward, backward, (flat,), parameters)
         elif torch.is_grad_enabled() or flat.device.type != "cpu":
             sides = (forward(flat), backward(flat))
         else:

@@ -26,6 +26,7 @@ from .heads_elmo import (
     Words,
     attend,
     eval_mode,
+    is_plain,
     mean_loss,
     stack_words,
 )
@@ -108,11 +109,27 @@ class TaskGruLayer(nn.Module):
         super().__init__()
         self.input_gates = GlorotLinear(inputs, 3 * units, fan_in=inputs, bias=True)
         self.recurrent_gates = GlorotLinear(units, 3 * units, fan_in=units)
+        self.units = units
 
     def forward(self, words: Tensor, batch_sizes: Sequence[int]) -> Tensor:
-        weight = self.recurrent_gates.weight
-        # Autocast has the gates in another type; the recurrence is in that of its weight.
-        return _GruRecurrence.apply(self.input_gates(words).to(weight.dtype), weight, batch_sizes)
+        # Autocast computes the gates in another type; the recurrence runs in that of the weights.
+        gates = self.input_gates(words).to(next(self.parameters()).dtype)
+        if is_plain(self.recurrent_gates):
+            return _GruRecurrence.apply(gates, self.recurrent_gates.weight, batch_sizes)
+        return self._call_gates(gates, batch_sizes)
+
+    def _call_gates(self, gates_of_inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
+        """Compute the same by calling `recurrent_gates` at every step: (N, 3H) -> (N, H)."""
+        hidden = gates_of_inputs.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units)
+        outputs = [hidden[:0]]
+        for gates in gates_of_inputs.split(list(batch_sizes)):
+            hidden = hidden[: len(gates)]
+            r, z, n = gates.chunk(3, dim=-1)
+            u_r, u_z, u_n = self.recurrent_gates(hidden).chunk(3, dim=-1)
+            n = torch.tanh(n + torch.sigmoid(r + u_r) * u_n)
+            hidden = torch.lerp(n, hidden, torch.sigmoid(z + u_z))
+            outputs.append(hidden)
+        return torch.cat(outputs)
 
 
 class WordGru(WordLstm):

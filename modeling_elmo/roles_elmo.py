@@ -4,7 +4,7 @@ Shapes: B batch, T positions of the input, T' words of a sentence, N packed word
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, overload
@@ -16,7 +16,7 @@ from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoTaskModel, Words, check_labels, eval_mode, word_loss
+from .heads_elmo import IGNORED, ElmoTaskModel, Words, check_labels, eval_mode, is_plain, word_loss
 from .layers_elmo import dropout_noise, pack
 from .recurrence_elmo import (
     FORGET_BIAS,
@@ -37,17 +37,21 @@ GATES = 5
 
 
 def plain_highway_recurrence(
-    gates_of_inputs: Tensor, around: Tensor, recurrent: Tensor, kept: Tensor | None, batch_sizes: Sequence[int]
+    gates_of_inputs: Tensor,
+    around: Tensor,
+    recurrent_gates: Callable[[Tensor], Tensor],
+    kept: Tensor | None,
+    batch_sizes: Sequence[int],
 ) -> Tensor:
-    """gates_of_inputs (N, 5H), around (N, H), recurrent (5H, H), kept (S, H) -> outputs (N, H).
+    """Compute outputs (N, H) of gates_of_inputs (N, 5H), around (N, H), recurrent_gates H -> 5H and kept (S, H).
 
-    `around` is what goes around the LSTM. `kept` is 0 for the units of a sentence that dropout loses.
+    `around` is what bypasses the LSTM. `kept` is 0 for the units of a sentence that dropout removes.
     """
     hidden = cell = around.new_zeros(batch_sizes[0] if batch_sizes else 0, around.shape[1])
     outputs: list[Tensor] = []
     start = 0
     for size in batch_sizes:
-        gates = gates_of_inputs[start : start + size] + hidden[:size] @ recurrent.T
+        gates = gates_of_inputs[start : start + size] + recurrent_gates(hidden[:size])
         j, i, f, o, r = gates.chunk(GATES, dim=-1)
         cell = torch.sigmoid(f + FORGET_BIAS) * cell[:size] + torch.sigmoid(i) * torch.tanh(j)
         hidden = torch.lerp(around[start : start + size], torch.sigmoid(o) * torch.tanh(cell), torch.sigmoid(r))
@@ -156,9 +160,10 @@ class HighwayLstmLayer(nn.Module):
         self.around = OrthogonalLinear(inputs, units, 1)
 
     def forward(self, words: Tensor, kept: Tensor | None, batch_sizes: list[int]) -> Tensor:
-        gates, weight = self.input_gates(words), self.recurrent_gates.weight
-        recurrence = _HighwayRecurrence.apply if gates.dtype == weight.dtype else plain_highway_recurrence
-        return recurrence(gates, self.around(words), weight, kept, batch_sizes)
+        gates, around = self.input_gates(words), self.around(words)
+        if is_plain(self.recurrent_gates) and gates.dtype == self.recurrent_gates.weight.dtype:
+            return _HighwayRecurrence.apply(gates, around, self.recurrent_gates.weight, kept, batch_sizes)
+        return plain_highway_recurrence(gates, around, self.recurrent_gates, kept, batch_sizes)
 
 
 class HighwayLstm(nn.Module):
@@ -179,7 +184,7 @@ class HighwayLstm(nn.Module):
             kept = dropout_noise((len(self.layers), len(mask), self.size), self.dropout, features)
         trains = trains_side_by_side(features)
         reads = not torch.is_grad_enabled() and features.device.type == "cpu" and torch.get_num_threads() > 1
-        if len(mask) < 2 or not (trains or reads):
+        if len(mask) < 2 or not (trains or reads) or not is_plain(self.layers):
             return self._read(mask, kept, features)[0]
         order = mask.sum(1).argsort(descending=True)
         halves = order[::2], order[1::2]  # of like lengths

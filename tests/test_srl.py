@@ -68,8 +68,10 @@ def test_the_training_form_of_the_recurrence_equals_its_definition_in_values_and
     shapes = ((sum(batch_sizes), 5 * units), (sum(batch_sizes), units), (5 * units, units))
     inputs = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
     kept = torch.randint(0, 2, (4, units)).double() * 2 if drops else None
+    gates, around, weight = inputs
     outputs = [
-        recurrence(*inputs, kept, batch_sizes) for recurrence in (plain_highway_recurrence, _HighwayRecurrence.apply)
+        plain_highway_recurrence(gates, around, lambda hidden: hidden @ weight.T, kept, batch_sizes),
+        _HighwayRecurrence.apply(gates, around, weight, kept, batch_sizes),
     ]
     torch.testing.assert_close(*outputs)
     gradients = [torch.autograd.grad(output.square().sum(), inputs) for output in outputs]
@@ -87,7 +89,7 @@ def test_layers_read_forward_and_backward_by_turns():
         for number, layer in enumerate(network.layers):
             words = words.flip(0) if number else words
             gates, around = layer.input_gates(words), layer.around(words)
-            words = plain_highway_recurrence(gates, around, layer.recurrent_gates.weight, None, [1] * length)
+            words = plain_highway_recurrence(gates, around, layer.recurrent_gates, None, [1] * length)
         torch.testing.assert_close(encoded[row, :length], words, atol=TOLERANCE, rtol=0)
         assert not encoded[row, length:].any()
 
