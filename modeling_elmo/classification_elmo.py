@@ -1,4 +1,9 @@
-"""Text classification and multiple choice."""
+"""Text classification and multiple choice.
+
+One text is read by the biattentive classification network (McCann et al., 2017), a pair by ESIM (Chen et al., 2017).
+
+Shapes: B batch, T words of a text, S words of another, D features of a word.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -7,9 +12,10 @@ from transformers.modeling_outputs import MultipleChoiceModelOutput, SequenceCla
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import ElmoTaskModel, WordDropout, WordLstm, Words, _check_labels, _mean_loss, attend, together
+from .heads_elmo import ElmoTaskModel, WordDropout, WordLstm, Words, attend, check_labels, mean_loss, stack_words
 from .layers_elmo import Dropout
 
+# Units where the config does not set `head_dim`.
 CLASSIFIER_DIM = 300
 
 
@@ -26,11 +32,12 @@ class Maxout(nn.Module):
 
 
 def pooled(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest, mean and smallest value of each feature over the real words: each (B, D), zero without words."""
+    """Compute the maximum, mean and minimum of each feature over real words: each (B, D), zero without words."""
     keep = mask[..., None]
     count = keep.sum(1)
     if not features.shape[1]:
-        return (features.new_zeros(len(features), features.shape[2]),) * 3
+        zeros = features.new_zeros(len(features), features.shape[2])
+        return zeros, zeros, zeros
     largest = features.masked_fill(~keep, torch.finfo(features.dtype).min).amax(1)
     smallest = features.masked_fill(~keep, torch.finfo(features.dtype).max).amin(1)
     mean = (features * keep).sum(1) / count.clamp(min=1)
@@ -40,10 +47,10 @@ def pooled(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class BiattentiveNetwork(nn.Module):
     """The biattentive classification network of McCann et al. (2017) over one text, which attends to itself.
 
-    A feed-forward layer, an encoding LSTM, attention, an integrating LSTM, four ways of pooling (largest, mean,
-    smallest, and by learned attention), two maxout layers and a linear one. ELMo joins the integrating LSTM's output.
-    The paper has a third maxout layer in place of the linear one, and normalises batches, which would make what an
-    example teaches depend on the others of its batch.
+    A feed-forward layer, an encoding LSTM, attention, an integrating LSTM, four ways of pooling (maximum, mean,
+    minimum and learned attention), two maxout layers and a linear one. ELMo joins the integrating LSTM's output.
+    The paper has a third maxout layer instead of the linear one. Its batch normalization is left out: an example's
+    gradient would depend on the rest of its batch.
     """
 
     POOL = 4
@@ -60,15 +67,17 @@ class BiattentiveNetwork(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, text: Words) -> Tensor:
-        """-> (B, outputs)"""
+        """Return scores (B, outputs)."""
         encoded = self.encoder(self.dropout(F.relu(self.reduce(text.features))), text.mask)
         context = attend(encoded @ encoded.transpose(1, 2), text.mask) @ encoded
         compared = torch.cat([encoded, encoded - context, encoded * context], dim=-1)
         integrated = self.integrator(self.dropout(compared), text.mask)
-        if text.elmo is not None:
-            integrated = torch.cat([integrated, text.elmo], dim=-1)
-        weights = attend(self.attention(self.dropout(integrated)).transpose(1, 2), text.mask)  # (B, 1, T)
-        features = torch.cat([*pooled(integrated, text.mask), (weights @ integrated).squeeze(1)], dim=-1)
+        integrated = text.join_elmo(integrated)
+        scores = self.attention(self.dropout(integrated)).transpose(1, 2)  # (B, 1, T)
+        weights = attend(scores, text.mask)
+        largest, mean, smallest = pooled(integrated, text.mask)
+        attended = (weights @ integrated).squeeze(1)
+        features = torch.cat([largest, mean, smallest, attended], dim=-1)
         for layer in self.hidden:
             features = layer(self.dropout(features))
         return self.output(self.dropout(features))
@@ -93,24 +102,28 @@ class Esim(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, first: Words, second: Words) -> Tensor:
-        """-> (B, outputs)"""
+        """Return scores (B, outputs)."""
         # Both texts go through the LSTMs as one batch, which takes half the steps.
-        mask = together(first.mask[..., None], second.mask[..., None])[..., 0]  # (2B, max(T, S))
-        encoded = self.encoder(together(first.features, second.features), mask)
-        if first.elmo is not None and second.elmo is not None:
-            encoded = torch.cat([encoded, together(first.elmo, second.elmo)], dim=-1)
-        (one, two), (mask_one, mask_two) = encoded.chunk(2), mask.chunk(2)
+        both = stack_words(first, second)
+        mask = both.mask  # (2B, max(T, S))
+        encoded = both.join_elmo(self.encoder(both.features, mask))
+        one, two = encoded.chunk(2)
+        mask_one, mask_two = mask.chunk(2)
         scores = one @ two.transpose(1, 2)
-        aligned = torch.cat([attend(scores, mask_two) @ two, attend(scores.transpose(1, 2), mask_one) @ one])
+        aligned_one = attend(scores, mask_two) @ two
+        aligned_two = attend(scores.transpose(1, 2), mask_one) @ one
+        aligned = torch.cat([aligned_one, aligned_two])
         compared = torch.cat([encoded, aligned, encoded - aligned, encoded * aligned], dim=-1)
         composed = self.composer(self.word_dropout(F.relu(self.compare(compared))), mask)
         largest, mean, _ = pooled(composed, mask)
-        features = torch.cat([*torch.cat([mean, largest], dim=-1).chunk(2)], dim=-1)
-        return self.output(self.dropout(torch.tanh(self.hidden(self.dropout(features)))))
+        pooled_one, pooled_two = torch.cat([mean, largest], dim=-1).chunk(2)
+        features = torch.cat([pooled_one, pooled_two], dim=-1)
+        hidden = torch.tanh(self.hidden(self.dropout(features)))
+        return self.output(self.dropout(hidden))
 
 
 class ElmoSequenceEncoder(ElmoTaskModel):
-    """A text, or a pair of texts, as some scores."""
+    """The base of text classification and multiple choice: scores of a text or a pair of texts."""
 
     def __init__(self, config: ElmoConfig, encoder: str, outputs: int) -> None:
         super().__init__(config)
@@ -126,17 +139,16 @@ class ElmoSequenceEncoder(ElmoTaskModel):
         token_type_ids: Tensor | None,
         bilm_layers: Tensor | None,
     ) -> Tensor:
-        """(B, outputs)"""
+        """Compute scores (B, outputs)."""
         needs_pairs = isinstance(self.network, Esim)
         if needs_pairs and token_type_ids is None:
             raise ValueError(
                 "sequence_encoder='esim' reads pairs: tokenizer(first, second), with their `token_type_ids`"
             )
         if not needs_pairs and token_type_ids is not None and bool(token_type_ids.any()):
-            raise ValueError("sequence_encoder='bcn' reads one text a row; for pairs set sequence_encoder='esim'")
-        texts, _ = self._read(
-            input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=2 if needs_pairs else 1
-        )
+            raise ValueError("sequence_encoder='bcn' reads one text per row; for pairs set sequence_encoder='esim'")
+        count = 2 if needs_pairs else 1
+        texts = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=count)
         return self.network(*texts)
 
 
@@ -163,26 +175,32 @@ class ElmoForSequenceClassification(ElmoSequenceEncoder):
             input_ids, char_ids, attention_mask, token_type_ids:
                 What [`ElmoTokenizer`] makes of a text or, for ESIM, of a pair.
             bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
-                What [`ElmoTaskModel.bilm_layers`] returned for these texts, so that the biLM need not read them again.
-            labels (`(B,)`, for several labels a text `(B, num_labels)`, *optional*):
-                Numbers of classes, or numbers where `config.problem_type` is `"regression"`.
+                What [`ElmoTaskModel.bilm_layers`] returned for these texts.
+            labels (`(B,)`, or `(B, num_labels)` for several labels per text, *optional*):
+                Classes, or values if `config.problem_type` is `"regression"`.
         """
         logits = self._scores(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
         loss = None
         if labels is not None:
-            if self.config.problem_type is None:
-                is_whole = labels.dtype in (torch.long, torch.int)
-                one = "single_label_classification" if is_whole else "multi_label_classification"
-                self.config.problem_type = "regression" if self.config.num_labels == 1 else one
-            if self.config.problem_type == "regression":
-                loss = F.mse_loss(logits.view(labels.shape), labels.to(logits.dtype))
-            elif self.config.problem_type == "single_label_classification":
-                _check_labels(labels, self.config.num_labels)
-                loss = _mean_loss(logits, labels)
-            else:
-                loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-            loss = loss + self._penalty()
+            loss = self._loss(logits, labels) + self._penalty()
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute the loss of the config's `problem_type`, which the first labels decide if it is not set."""
+        config = self.config
+        if config.problem_type is None:
+            if config.num_labels == 1:
+                config.problem_type = "regression"
+            elif labels.dtype in (torch.long, torch.int):
+                config.problem_type = "single_label_classification"
+            else:
+                config.problem_type = "multi_label_classification"
+        if config.problem_type == "regression":
+            return F.mse_loss(logits.view(labels.shape), labels.to(logits.dtype))
+        if config.problem_type == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        check_labels(labels, config.num_labels)
+        return mean_loss(logits, labels)
 
 
 class ElmoForMultipleChoice(ElmoSequenceEncoder):
@@ -210,27 +228,20 @@ class ElmoForMultipleChoice(ElmoSequenceEncoder):
             bilm_layers (`(B, choices, T, (2L + 1)P)`, *optional*):
                 What [`ElmoTaskModel.bilm_layers`] returned for these pairs.
             labels (`(B,)`, *optional*):
-                Which of the choices is right.
+                The index of the right choice.
         """
         if input_ids is None or char_ids is None:
             raise ValueError("ElmoForMultipleChoice needs `input_ids` and `char_ids` from ElmoTokenizer")
         batch, choices, words = input_ids.shape
-        width = self.config.max_characters_per_token
-        flat = (
-            None if tensor is None else tensor.flatten(0, 1) for tensor in (input_ids, attention_mask, token_type_ids)
-        )
-        ids, mask, segments = flat
         # The stock collator flattens what it does not know: characters come as (B, choices, T * C).
-        scores = self._scores(
-            ids,
-            char_ids.reshape(batch * choices, words, width),
-            mask,
-            segments,
-            None if bilm_layers is None else bilm_layers.flatten(0, 1),
-        )
+        characters = char_ids.reshape(batch * choices, words, self.config.max_characters_per_token)
+        rows = []
+        for tensor in (input_ids, attention_mask, token_type_ids, bilm_layers):
+            rows.append(None if tensor is None else tensor.flatten(0, 1))
+        scores = self._scores(rows[0], characters, *rows[1:])
         logits = scores.view(batch, choices)
         loss = None
         if labels is not None:
-            _check_labels(labels, choices)
-            loss = _mean_loss(logits, labels) + self._penalty()
+            check_labels(labels, choices)
+            loss = mean_loss(logits, labels) + self._penalty()
         return MultipleChoiceModelOutput(loss=loss, logits=logits)

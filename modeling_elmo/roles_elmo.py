@@ -1,7 +1,10 @@
-"""Semantic roles."""
+"""Semantic role labeling: one label per word and predicate, by alternating highway LSTMs (He et al., 2017).
+
+Shapes: B batch, T positions of the input, T' words of a sentence, N packed words, S sentences, D features, H units.
+"""
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, overload
@@ -10,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import initialization as init
-from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoTaskModel, _check_labels, _put, _word_loss
+from .heads_elmo import IGNORED, ElmoTaskModel, Words, check_labels, eval_mode, is_plain, word_loss
 from .layers_elmo import dropout_noise, pack
 from .recurrence_elmo import (
     FORGET_BIAS,
@@ -24,7 +26,7 @@ from .recurrence_elmo import (
     train_side_by_side,
     trains_side_by_side,
 )
-from .tagging_elmo import allowed_labels, best_labels, without_transitions
+from .tagging_elmo import ElmoTokenClassifierOutput, best_labels, restrict_to_scheme, without_transitions
 from .tokenization_elmo import ElmoTokenizer
 
 SRL_DIM = 300
@@ -35,17 +37,21 @@ GATES = 5
 
 
 def plain_highway_recurrence(
-    gates_of_inputs: Tensor, around: Tensor, recurrent: Tensor, kept: Tensor | None, batch_sizes: Sequence[int]
+    gates_of_inputs: Tensor,
+    around: Tensor,
+    recurrent_gates: Callable[[Tensor], Tensor],
+    kept: Tensor | None,
+    batch_sizes: Sequence[int],
 ) -> Tensor:
-    """gates_of_inputs (N, 5H), around (N, H), recurrent (5H, H), kept (S, H) -> outputs (N, H).
+    """Compute outputs (N, H) of gates_of_inputs (N, 5H), around (N, H), recurrent_gates H -> 5H and kept (S, H).
 
-    `around` is what goes around the LSTM. `kept` is 0 for the units of a sentence that dropout loses.
+    `around` is what bypasses the LSTM. `kept` is 0 for the units of a sentence that dropout removes.
     """
     hidden = cell = around.new_zeros(batch_sizes[0] if batch_sizes else 0, around.shape[1])
     outputs: list[Tensor] = []
     start = 0
     for size in batch_sizes:
-        gates = gates_of_inputs[start : start + size] + hidden[:size] @ recurrent.T
+        gates = gates_of_inputs[start : start + size] + recurrent_gates(hidden[:size])
         j, i, f, o, r = gates.chunk(GATES, dim=-1)
         cell = torch.sigmoid(f + FORGET_BIAS) * cell[:size] + torch.sigmoid(i) * torch.tanh(j)
         hidden = torch.lerp(around[start : start + size], torch.sigmoid(o) * torch.tanh(cell), torch.sigmoid(r))
@@ -154,9 +160,10 @@ class HighwayLstmLayer(nn.Module):
         self.around = OrthogonalLinear(inputs, units, 1)
 
     def forward(self, words: Tensor, kept: Tensor | None, batch_sizes: list[int]) -> Tensor:
-        gates, weight = self.input_gates(words), self.recurrent_gates.weight
-        recurrence = _HighwayRecurrence.apply if gates.dtype == weight.dtype else plain_highway_recurrence
-        return recurrence(gates, self.around(words), weight, kept, batch_sizes)
+        gates, around = self.input_gates(words), self.around(words)
+        if is_plain(self.recurrent_gates) and gates.dtype == self.recurrent_gates.weight.dtype:
+            return _HighwayRecurrence.apply(gates, around, self.recurrent_gates.weight, kept, batch_sizes)
+        return plain_highway_recurrence(gates, around, self.recurrent_gates, kept, batch_sizes)
 
 
 class HighwayLstm(nn.Module):
@@ -177,7 +184,7 @@ class HighwayLstm(nn.Module):
             kept = dropout_noise((len(self.layers), len(mask), self.size), self.dropout, features)
         trains = trains_side_by_side(features)
         reads = not torch.is_grad_enabled() and features.device.type == "cpu" and torch.get_num_threads() > 1
-        if len(mask) < 2 or not (trains or reads):
+        if len(mask) < 2 or not (trains or reads) or not is_plain(self.layers):
             return self._read(mask, kept, features)[0]
         order = mask.sum(1).argsort(descending=True)
         halves = order[::2], order[1::2]  # of like lengths
@@ -209,8 +216,38 @@ class HighwayLstm(nn.Module):
         return (encoded.unflatten(0, mask.shape),)
 
 
+def _predicate_mask(index: Tensor | None, text: Words) -> Tensor:
+    """Mark the predicate of each row among its words: (B, T')."""
+    rows = len(text.mask)
+    if index is None or index.shape != (rows,):
+        got = "none" if index is None else f"the shape {tuple(index.shape)}"
+        raise ValueError(f"`predicate_index` must have one position for each of {rows} rows, got {got}")
+    is_predicate = (text.position == index[:, None]) & text.mask
+    has_one = is_predicate.any(1)
+    if not bool(has_one.all()):
+        row = int(has_one.long().argmin())
+        words = text.position[row][text.mask[row]].tolist()
+        where = f"{words[0]} to {words[-1]}" if words else "but it has no words"
+        raise ValueError(
+            f"`predicate_index` of row {row} must be the position of a word, {where}; got {int(index[row])}"
+        )
+    return is_predicate
+
+
+def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return the spans of BIO labels: each role, its first word and one past its last."""
+    spans: list[tuple[str, int, int]] = []
+    for word, label in enumerate(labels):
+        position, _, role = label.partition("-")
+        if position == "B":
+            spans.append((role, word, word + 1))
+        elif position == "I":
+            spans[-1] = (role, spans[-1][1], word + 1)
+    return spans
+
+
 @dataclass
-class ElmoSemanticRoleLabelerOutput(ModelOutput):
+class ElmoSemanticRoleLabelerOutput(ElmoTokenClassifierOutput):
     r"""
     Output of [`ElmoForSemanticRoleLabeling`].
 
@@ -223,13 +260,9 @@ class ElmoSemanticRoleLabelerOutput(ModelOutput):
             The best label sequence that BIO allows, -100 where there is no word.
     """
 
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    predictions: Tensor | None = None
-
 
 class Role(NamedTuple):
-    """A part of a sentence and what it is to the predicate: words `start` to before `end`."""
+    """The words from `start` to before `end`, and their role for the predicate."""
 
     role: str
     start: int
@@ -277,26 +310,22 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
             num_items_in_batch (`int`, *optional*):
                 How many words of a whole step have labels, when it is made of several batches.
         """
-        (text,), (position,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
-        is_predicate = _predicates(predicate_index, position, text.mask)
+        (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        assert char_ids is not None
+        length = char_ids.shape[1]
+        is_predicate = _predicate_mask(predicate_index, text)
         indicator = self.predicate_embeddings(is_predicate.long()) * text.mask[..., None]
         encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)
-        if text.elmo is not None:
-            encoded = torch.cat([encoded, text.elmo], dim=-1)
-        log_p = self.role_classifier(encoded).float().log_softmax(-1)
-        assert char_ids is not None
-        shape = char_ids.shape[:2]
+        log_p = self.role_classifier(text.join_elmo(encoded)).float().log_softmax(-1)
         loss = None
         if labels is not None:
-            _check_labels(labels, self.config.num_labels)
-            wanted = labels.gather(1, position).masked_fill(~text.mask, IGNORED)
-            loss = _word_loss(log_p, wanted, self._penalty(), num_items_in_batch)
-        output = ElmoSemanticRoleLabelerOutput(loss=loss, logits=_put(log_p, position, text.mask, shape, 0.0))
+            check_labels(labels, self.config.num_labels)
+            loss = word_loss(log_p, text.gather_labels(labels), self._penalty(), num_items_in_batch)
+        output = ElmoSemanticRoleLabelerOutput(loss=loss, logits=text.scatter_to_input(log_p, length, 0.0))
         if not self.training:
-            names = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
-            scores = without_transitions(log_p).restricted(allowed_labels(names, "BIO"))
-            best = best_labels(log_p, text.mask, scores)[..., None]
-            output.predictions = _put(best, position, text.mask, shape, IGNORED).squeeze(-1)
+            scores = restrict_to_scheme(without_transitions(log_p), self.config, "BIO")
+            best = best_labels(log_p, text.mask, scores)
+            output.predictions = text.scatter_to_input(best, length, IGNORED)
         return output
 
     @overload
@@ -309,58 +338,29 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
     def label(
         self, words: Sequence[str], predicate_index: int | Sequence[int], tokenizer: ElmoTokenizer
     ) -> list[Role] | list[list[Role]]:
-        """Who did what to whom: the roles of a sentence's parts for a predicate, the predicate itself being `V`.
+        """Find who did what to whom: the roles of a sentence's parts for a predicate, the predicate itself being `V`.
 
         The predicate is given by its position among the words, from 0. Several are read as one batch, and return a
-        list each. Nothing is dropped out, whatever mode the model is in.
+        list each. Dropout is off even in training mode.
         """
         if isinstance(words, str):
             raise ValueError(f"`words` must be a list of words, got the text {words!r}")
-        given = predicate_index if isinstance(predicate_index, Iterable) else [predicate_index]
-        several = [operator.index(index) for index in given]
-        for index in several:
+        several = predicate_index if isinstance(predicate_index, Iterable) else [predicate_index]
+        indices = [operator.index(index) for index in several]
+        for index in indices:
             if not 0 <= index < len(words):
-                raise ValueError(f"`predicate_index` must be a place among {len(words)} words, from 0, got {index}")
-        if not several:
+                raise ValueError(f"`predicate_index` must be from 0 to {len(words) - 1}, got {index}")
+        if not indices:
             return []
-        was_training = self.training
-        self.eval()
-        try:
-            rows = [list(words)] * len(several)
-            inputs = tokenizer(rows, is_split_into_words=True, return_tensors="pt").to(self.device)
-            predicates = torch.tensor(several, device=self.device) + 1  # behind `<S>`
-            found = self(**inputs, predicate_index=predicates).predictions
-        finally:
-            self.train(was_training)
-        labels = [[self.config.id2label[number] for number in row if number != IGNORED] for row in found.tolist()]
-        roles = [
-            [Role(role, start, end, " ".join(words[start:end])) for role, start, end in role_spans(of_row)]
-            for of_row in labels
-        ]
-        return roles if given is predicate_index else roles[0]
-
-
-def _predicates(index: Tensor | None, position: Tensor, mask: Tensor) -> Tensor:
-    """Which of the words, at some positions of their rows (B, T'), is each row's predicate."""
-    if index is None or index.shape != mask.shape[:1]:
-        got = "none" if index is None else f"the shape {tuple(index.shape)}"
-        raise ValueError(f"`predicate_index` must have one position for each of {len(mask)} rows, got {got}")
-    found = (position == index[:, None]) & mask
-    if not bool(found.any(1).all()):
-        row = int(found.any(1).long().argmin())
-        real = position[row][mask[row]].tolist()
-        where = f"{real[0]} to {real[-1]}" if real else "nowhere: it has no words"
-        raise ValueError(f"`predicate_index` of row {row} must be where a word is, {where}, got {int(index[row])}")
-    return found
-
-
-def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The spans of BIO labels: each role, its first word and one past its last."""
-    spans: list[tuple[str, int, int]] = []
-    for word, label in enumerate(labels):
-        position, _, role = label.partition("-")
-        if position == "B":
-            spans.append((role, word, word + 1))
-        elif position == "I":
-            spans[-1] = (role, spans[-1][1], word + 1)
-    return spans
+        inputs = tokenizer([list(words)] * len(indices), is_split_into_words=True, return_tensors="pt")
+        positions = torch.tensor(indices) + 1  # after `<S>`
+        with eval_mode(self):
+            output = self(**inputs.to(self.device), predicate_index=positions.to(self.device))
+        found = []
+        for row in output.predictions.tolist():
+            labels = [self.config.id2label[number] for number in row if number != IGNORED]
+            roles = []
+            for role, start, end in role_spans(labels):
+                roles.append(Role(role, start, end, " ".join(words[start:end])))
+            found.append(roles)
+        return found if several is predicate_index else found[0]

@@ -1,25 +1,29 @@
-"""Tagging."""
+"""Tagging: one label per word, by LSTMs and a linear-chain CRF (Peters et al., 2017).
+
+This file also defines the tag schemes: `may_follow` says which label may follow which.
+
+Shapes: B batch, T positions of the input, T' words of a sentence, K labels.
+"""
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoWordEncoder, _check_labels, _put, _word_loss
+from .heads_elmo import IGNORED, ElmoWordEncoder, Words, check_labels, eval_mode, word_loss
 
-# A score that no sum of others makes up for; unlike -inf it leaves gradients finite.
+# A score too low for any sum of others to compensate; unlike -inf it keeps gradients finite.
 IMPOSSIBLE = -1e4
 
 
 class Allowed(NamedTuple):
-    """Which labels may follow which (K, K), row before column, and which may begin and end a sentence (K,)."""
+    """Which labels may follow which (K, K), row before column, and which may start and end a sentence (K,)."""
 
     transitions: Tensor
     starts: Tensor
@@ -27,37 +31,70 @@ class Allowed(NamedTuple):
 
 
 def _split_label(label: str) -> tuple[str, str]:
-    """Position and type: B-PER -> B, PER. A label of no such form is outside of every span."""
+    """Split a label into position and type: B-PER -> B, PER. Anything not of this form is outside every span."""
     position, dash, kind = label.partition("-")
-    return (position, kind) if dash and position in tuple("BIES") else ("O", "")
+    if dash and position in ("B", "I", "E", "S"):
+        return position, kind
+    return "O", ""
 
 
-def _may_follow(before: tuple[str, str] | None, after: tuple[str, str] | None, scheme: str) -> bool:
-    """Whether a label may follow another; None stands for the sentence's beginning and end."""
-    position, kind = before or ("O", "")
-    next_position, next_kind = after or ("O", "")
-    same = kind == next_kind
-    if scheme == "IOB1":  # B only parts two spans of one type
-        return next_position != "B" or (position != "O" and same)
+def may_follow(before: str, after: str, scheme: str) -> bool:
+    """Return whether a label may follow another in a tag scheme: "BIO" (also called IOB2), "IOB1" or "BIOES".
+
+    "O" also stands for the beginning and the end of a sentence.
+    """
+    position, kind = _split_label(before)
+    next_position, next_kind = _split_label(after)
+    same_type = position != "O" and kind == next_kind
     if scheme == "BIO":
-        return next_position != "I" or (position != "O" and same)
-    if position in ("B", "I"):  # of BIOES: the span goes on
-        return next_position in ("I", "E") and same
+        return next_position != "I" or same_type
+    if scheme == "IOB1":  # B only separates two adjacent spans of one type
+        return next_position != "B" or same_type
+    if position in ("B", "I"):
+        return next_position in ("I", "E") and same_type
     return next_position in ("O", "B", "S")
 
 
 @functools.lru_cache(maxsize=32)
 def allowed_labels(labels: tuple[str, ...], scheme: str | None) -> Allowed:
-    """What a scheme allows for these labels; everything without one."""
+    """Return what a scheme allows for these labels: everything if it is None."""
     size = len(labels)
+    allowed = Allowed(torch.ones(size, size).bool(), torch.ones(size).bool(), torch.ones(size).bool())
     if scheme is None:
-        return Allowed(torch.ones(size, size).bool(), torch.ones(size).bool(), torch.ones(size).bool())
-    parts = [_split_label(label) for label in labels]
-    return Allowed(
-        torch.tensor([[_may_follow(before, after, scheme) for after in parts] for before in parts]),
-        torch.tensor([_may_follow(None, after, scheme) for after in parts]),
-        torch.tensor([_may_follow(before, None, scheme) for before in parts]),
-    )
+        return allowed
+    for row, label in enumerate(labels):
+        allowed.starts[row] = may_follow("O", label, scheme)
+        allowed.ends[row] = may_follow(label, "O", scheme)
+        for column, after in enumerate(labels):
+            allowed.transitions[row, column] = may_follow(label, after, scheme)
+    return allowed
+
+
+class Scores(NamedTuple):
+    """Scores of transitions (K, K), and of labels at the start and the end of a sentence (K,)."""
+
+    transitions: Tensor
+    starts: Tensor
+    ends: Tensor
+
+    def restricted(self, allowed: Allowed) -> "Scores":
+        """Return the scores with what is not allowed made impossible."""
+        restricted = []
+        for score, may in zip(self, allowed, strict=True):
+            restricted.append(score.masked_fill(~may.to(score.device), IMPOSSIBLE))
+        return Scores(*restricted)
+
+
+def without_transitions(like: Tensor) -> Scores:
+    """Return the scores of a plain softmax over the labels of `like` (..., K)."""
+    size = like.shape[-1]
+    return Scores(like.new_zeros(size, size), like.new_zeros(size), like.new_zeros(size))
+
+
+def restrict_to_scheme(scores: Scores, config: ElmoConfig, scheme: str | None) -> Scores:
+    """Make label sequences impossible that break the tag scheme."""
+    names = [config.id2label[number] for number in range(config.num_labels)]
+    return scores.restricted(allowed_labels(tuple(names), scheme))
 
 
 class LinearChainCrf(nn.Module):
@@ -73,115 +110,42 @@ class LinearChainCrf(nn.Module):
         for parameter in self.parameters():
             init.zeros_(parameter)
 
-    def scores(self) -> "Scores":
+    def forward(self) -> Scores:
         return Scores(self.transitions, self.starts, self.ends)
 
     def loss(self, emissions: Tensor, mask: Tensor, labels: Tensor, ignored: int) -> Tensor:
-        """-log p of the labels (B, T), summed over the sentences. Words with the label `ignored` may have any."""
-        emissions, scores = emissions.float(), self.scores()
+        """Compute -log p of the labels (B, T), summed over sentences. Words labeled `ignored` may have any label."""
+        emissions = emissions.float()
         known = (labels != ignored)[..., None]
         others = torch.ones_like(emissions, dtype=torch.bool).scatter(2, labels.clamp(min=0)[..., None], False)
-        given = emissions.masked_fill(known & others, IMPOSSIBLE)
+        matching = emissions.masked_fill(known & others, IMPOSSIBLE)
         # Both sums as one batch, which takes half the steps.
-        every, fitting = partition(torch.cat([emissions, given]), mask.repeat(2, 1), scores).chunk(2)
-        return (every - fitting).sum()
-
-
-class Scores(NamedTuple):
-    """Of transitions (K, K), and of labels at a sentence's beginning and end (K,)."""
-
-    transitions: Tensor
-    starts: Tensor
-    ends: Tensor
-
-    def restricted(self, allowed: Allowed) -> "Scores":
-        """The same, where what is not allowed is impossible."""
-        return Scores(
-            *(score.masked_fill(~may.to(score.device), IMPOSSIBLE) for score, may in zip(self, allowed, strict=True))
-        )
-
-
-def without_transitions(like: Tensor) -> Scores:
-    """The scores of a plain softmax over the labels of `like` (..., K)."""
-    size = like.shape[-1]
-    return Scores(like.new_zeros(size, size), like.new_zeros(size), like.new_zeros(size))
+        both = partition(torch.cat([emissions, matching]), mask.repeat(2, 1), self())
+        log_all, log_matching = both.chunk(2)
+        return (log_all - log_matching).sum()
 
 
 def _prefixes(emissions: Tensor, mask: Tensor, scores: Scores) -> list[Tensor]:
-    """For every t, the log of the summed exp scores of all labels up to word t that end in each label: T x (B, K)."""
+    """For every t, sum the exp scores of all labelings of words 0 to t by their last label, as logs: T x (B, K)."""
     alpha = scores.starts + emissions[:, 0]
-    found = [alpha]
+    prefixes = [alpha]
     for t in range(1, emissions.shape[1]):
-        new = torch.logsumexp(alpha[:, :, None] + scores.transitions, dim=1) + emissions[:, t]
-        alpha = torch.where(mask[:, t, None], new, alpha)
-        found.append(alpha)
-    return found
-
-
-class _LogPartition(torch.autograd.Function):
-    """`partition` by sums of scaled exp scores, in a few small operations a word, with its backward pass written out.
-
-    Its gradients are the probabilities of labels and of pairs of labels. Where all paths to a word underflow float64,
-    their scores being some 700 below others', the result is not finite.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, emissions: Tensor, mask: Tensor, transitions: Tensor, starts: Tensor, ends: Tensor
-    ) -> Tensor:
-        given = [score.double() for score in (emissions, transitions, starts, ends)]
-        tops = [given[0].amax(-1), *(score.amax() for score in given[1:])]  # every sum has a 1 in it
-        words, after, begin, end = (
-            (score - top).exp() for score, top in zip(given, [tops[0][..., None], *tops[1:]], strict=True)
-        )
-        keep = mask[..., None]
-        alpha = begin * words[:, 0]
-        scales = [alpha.sum(1, keepdim=True)]
-        prefixes = [alpha / scales[0]]  # p of each label of word t by the words up to it
-        for t in range(1, words.shape[1]):
-            new = (prefixes[-1] @ after) * words[:, t]
-            scales.append(new.sum(1, keepdim=True))
-            prefixes.append(torch.where(keep[:, t], new / scales[-1], prefixes[-1]))
-        total = prefixes[-1] @ end
-        scale = torch.cat(scales, dim=1)
-        ctx.save_for_backward(words, mask, after, end, torch.stack(prefixes, dim=1), scale, total)
-        of_words = ((scale.log() + tops[0]) * mask).sum(1) + (mask.sum(1) - 1) * tops[1]
-        return ((of_words + tops[2] + total.log() + tops[3]) * mask[:, 0]).to(emissions.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
-        words, mask, after, end, prefixes, scale, total = ctx.saved_tensors
-        keep = mask[..., None]
-        reached = (words / scale[..., None]) * keep
-        beta = end.expand(len(words), -1)
-        suffixes = [beta]
-        for t in range(words.shape[1] - 1, 0, -1):
-            beta = torch.where(keep[:, t], (reached[:, t] * beta) @ after.T, beta)
-            suffixes.append(beta)
-        later = torch.stack(suffixes[::-1], dim=1)
-        weight = (d_total.to(total.dtype) * mask[:, 0] / total)[:, None, None]
-        d_words = prefixes * later * weight * keep
-        pairs = prefixes[:, :-1].flatten(0, 1).T @ (reached * later * weight)[:, 1:].flatten(0, 1)
-        d_ends = (prefixes[:, -1] * weight[:, 0]).sum(0) * end
-        gradients = d_words, pairs * after, d_words[:, 0].sum(0), d_ends
-        d_emissions, *d_scores = (gradient.to(d_total.dtype) for gradient in gradients)
-        return d_emissions, None, *d_scores
+        following = torch.logsumexp(alpha[:, :, None] + scores.transitions, dim=1) + emissions[:, t]
+        alpha = torch.where(mask[:, t, None], following, alpha)
+        prefixes.append(alpha)
+    return prefixes
 
 
 def partition(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
-    """The log of the summed exp scores of all label sequences: (B,), 0 for a sentence without words."""
+    """Return the log of the summed exp scores of all label sequences: (B,), 0 for a sentence without words."""
     if not emissions.shape[1]:
         return emissions.new_zeros(len(emissions))
-    if emissions.device.type != "mps":  # which has no float64
-        found = _LogPartition.apply(emissions, mask, *scores)
-        if bool(found.isfinite().all()):
-            return found
-    return torch.logsumexp(_prefixes(emissions, mask, scores)[-1] + scores.ends, dim=1) * mask[:, 0]
+    last = _prefixes(emissions, mask, scores)[-1]
+    return torch.logsumexp(last + scores.ends, dim=1) * mask[:, 0]
 
 
 def log_marginals(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
-    """log p of each label of each word, whatever the other words' labels are: (B, T, K)."""
+    """Compute the marginal log p of each label of each word: (B, T, K)."""
     words = emissions.shape[1]
     if not words:
         return emissions
@@ -189,16 +153,16 @@ def log_marginals(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
     beta = scores.ends.expand(len(emissions), -1)
     suffixes = [beta]
     for t in range(words - 1, 0, -1):
-        new = torch.logsumexp(scores.transitions + (emissions[:, t] + beta)[:, None], dim=2)
-        beta = torch.where(mask[:, t, None], new, beta)
+        preceding = torch.logsumexp(scores.transitions + (emissions[:, t] + beta)[:, None], dim=2)
+        beta = torch.where(mask[:, t, None], preceding, beta)
         suffixes.append(beta)
-    # From a padded word on, `prefixes` repeats the last real one and `suffixes` is the end's: nothing to mask out.
+    # At padding, `prefixes` repeats the last real word and `suffixes` is the end's: nothing to mask out.
     return torch.log_softmax(prefixes + torch.stack(suffixes[::-1], dim=1), dim=-1)
 
 
 @torch.no_grad()
 def best_labels(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
-    """The label sequence with the highest score (Viterbi): (B, T), whatever for padded words."""
+    """Find the label sequence with the highest score (Viterbi): (B, T), anything at padding."""
     batch, words, _ = emissions.shape
     if not words:
         return mask.long()
@@ -224,7 +188,7 @@ class ElmoTokenClassifierOutput(ModelOutput):
 
     Args:
         loss (`torch.FloatTensor`, *optional*, with labels):
-            -log p of the labels: with a CRF the mean over sentences, else over words.
+            -log p of the labels, the mean over sentences with a CRF, over words without.
         logits (`torch.FloatTensor` of shape `(B, T, num_labels)`):
             log p of each label of each word; in training mode, with a CRF, each word's own scores.
         predictions (`torch.LongTensor` of shape `(B, T)`, *optional*, in eval mode):
@@ -269,47 +233,38 @@ class ElmoForTokenClassification(ElmoWordEncoder):
             num_items_in_batch (`int`, *optional*):
                 How many words of a whole step have labels, when it is made of several batches; a CRF does not use it.
         """
-        emissions, position, mask = self._emissions(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
         assert char_ids is not None
-        shape = char_ids.shape[:2]
+        length = char_ids.shape[1]
+        emissions = self._emissions(text)
         loss = None
         if labels is not None:
-            _check_labels(labels, self.config.num_labels)
-            wanted = labels.gather(1, position).masked_fill(~mask, IGNORED)
-            if self.crf is not None:
-                loss = self.crf.loss(emissions, mask, wanted, IGNORED) / max(len(labels), 1) + self._penalty()
+            check_labels(labels, self.config.num_labels)
+            targets = text.gather_labels(labels)
+            if self.crf is None:
+                loss = word_loss(emissions, targets, self._penalty(), num_items_in_batch)
             else:
-                loss = _word_loss(emissions, wanted, self._penalty(), num_items_in_batch)
+                total = self.crf.loss(emissions, text.mask, targets, IGNORED)
+                loss = total / max(len(labels), 1) + self._penalty()
         if self.training:
-            return ElmoTokenClassifierOutput(loss=loss, logits=_put(emissions, position, mask, shape, 0.0))
+            return ElmoTokenClassifierOutput(loss=loss, logits=text.scatter_to_input(emissions, length, 0.0))
         scores = self._decoding_scores(emissions)
-        logits = log_marginals(emissions, mask, scores)
-        predictions = best_labels(emissions, mask, scores)
+        logits = log_marginals(emissions, text.mask, scores)
+        predictions = best_labels(emissions, text.mask, scores)
         return ElmoTokenClassifierOutput(
             loss=loss,
-            logits=_put(logits, position, mask, shape, 0.0),
-            predictions=_put(predictions[..., None], position, mask, shape, IGNORED).squeeze(-1),
+            logits=text.scatter_to_input(logits, length, 0.0),
+            predictions=text.scatter_to_input(predictions, length, IGNORED),
         )
 
-    def _emissions(
-        self,
-        input_ids: Tensor | None,
-        char_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        bilm_layers: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Each word's own scores (B, T', K), the words' positions in the input and their mask (B, T')."""
-        (text,), (position,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+    def _emissions(self, text: Words) -> Tensor:
+        """Compute each word's own scores: (B, T', K)."""
         encoded = self.dropout(self.encoder(text.features, text.mask))
-        if text.elmo is not None:
-            encoded = torch.cat([encoded, text.elmo], dim=-1)
-        return self.classifier(encoded).float(), position, text.mask
+        return self.classifier(text.join_elmo(encoded)).float()
 
     def _decoding_scores(self, emissions: Tensor) -> Scores:
-        labels = tuple(self.config.id2label[index] for index in range(self.config.num_labels))
-        scores = without_transitions(emissions) if self.crf is None else self.crf.scores()
-        return scores.restricted(allowed_labels(labels, self.config.tag_scheme))
+        scores = without_transitions(emissions) if self.crf is None else self.crf()
+        return restrict_to_scheme(scores, self.config, self.config.tag_scheme)
 
     @torch.no_grad()
     def decode(
@@ -320,12 +275,9 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         token_type_ids: Tensor | None = None,
         bilm_layers: Tensor | None = None,
     ) -> list[list[int]]:
-        """The labels of each sentence's words, sentence markers left out: the best sequence that the scheme allows."""
-        was_training = self.training
-        self.eval()
-        try:
-            emissions, _, mask = self._emissions(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
-            best = best_labels(emissions, mask, self._decoding_scores(emissions))
-        finally:
-            self.train(was_training)
-        return [row[keep].tolist() for row, keep in zip(best, mask, strict=True)]
+        """Return the labels of each sentence's words, without sentence markers: the best that the scheme allows."""
+        with eval_mode(self):
+            (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+            emissions = self._emissions(text)
+            best = best_labels(emissions, text.mask, self._decoding_scores(emissions))
+        return [row[keep].tolist() for row, keep in zip(best, text.mask, strict=True)]

@@ -25,8 +25,8 @@ from modeling_elmo.coreference_elmo import (
     Ranking,
     SpanRanking,
     best_spans,
-    clusters_of,
     coreference_loss,
+    decode_clusters,
     within_sentences,
 )
 from modeling_elmo.files import ElmoError
@@ -190,8 +190,8 @@ def test_clusters_follow_the_best_links():
         torch.tensor([[1], [0], [0], [1]]),
         torch.tensor([[no], [1.0], [3.0], [0.9]]),
     )
-    assert clusters_of(ranking, singletons=True) == [1, 0, 1, 2]
-    assert clusters_of(ranking, singletons=False) == [0, 0, 0, 0]
+    assert decode_clusters(ranking, singletons=True) == [1, 0, 1, 2]
+    assert decode_clusters(ranking, singletons=False) == [0, 0, 0, 0]
 
 
 # -------------------------------------------------------------------------------------------------------------- head

@@ -180,6 +180,7 @@ def batch_of(lengths: Sequence[int], elmo: int) -> Words:
         features=torch.randn(rows, words, INPUTS, dtype=torch.float64),
         elmo=torch.randn(rows, words, elmo, dtype=torch.float64) if elmo else None,
         mask=torch.arange(words) < torch.tensor(lengths)[:, None],
+        position=torch.arange(words).expand(rows, words),
     )
 
 

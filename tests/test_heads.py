@@ -556,7 +556,7 @@ def test_kinds_of_problems_have_the_losses_of_other_heads(tokenizer):
     ("call", "message"),
     [
         (lambda t: build("esim")(**encode("bcn", t)), "reads pairs"),
-        (lambda t: build("bcn")(**encode("esim", t)), "one text a row"),
+        (lambda t: build("bcn")(**encode("esim", t)), "one text per row"),
         (lambda t: build("bcn")(**encode("bcn", t), labels=torch.tensor([0, 1, 3])), "from 0 to 2"),
         (lambda t: build("tagger")(input_ids=torch.zeros(1, 2).long()), "needs `char_ids`"),
         (lambda t: build("bcn", "none", word_vector_dim=0), "nothing to read"),
@@ -575,7 +575,7 @@ def test_sizes_that_cannot_be_built_are_refused_by_name(name, value):
 
 def test_heads_of_one_text_refuse_pairs(tokenizer):
     tagger = ElmoForTokenClassification(ElmoConfig(**SIZES))
-    with pytest.raises(ValueError, match="reads one text a row"):
+    with pytest.raises(ValueError, match="reads one text per row"):
         tagger(**tokenizer(["a b"], ["c"], return_tensors="pt"))
 
 

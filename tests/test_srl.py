@@ -68,8 +68,10 @@ def test_the_training_form_of_the_recurrence_equals_its_definition_in_values_and
     shapes = ((sum(batch_sizes), 5 * units), (sum(batch_sizes), units), (5 * units, units))
     inputs = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
     kept = torch.randint(0, 2, (4, units)).double() * 2 if drops else None
+    gates, around, weight = inputs
     outputs = [
-        recurrence(*inputs, kept, batch_sizes) for recurrence in (plain_highway_recurrence, _HighwayRecurrence.apply)
+        plain_highway_recurrence(gates, around, lambda hidden: hidden @ weight.T, kept, batch_sizes),
+        _HighwayRecurrence.apply(gates, around, weight, kept, batch_sizes),
     ]
     torch.testing.assert_close(*outputs)
     gradients = [torch.autograd.grad(output.square().sum(), inputs) for output in outputs]
@@ -87,7 +89,7 @@ def test_layers_read_forward_and_backward_by_turns():
         for number, layer in enumerate(network.layers):
             words = words.flip(0) if number else words
             gates, around = layer.input_gates(words), layer.around(words)
-            words = plain_highway_recurrence(gates, around, layer.recurrent_gates.weight, None, [1] * length)
+            words = plain_highway_recurrence(gates, around, layer.recurrent_gates, None, [1] * length)
         torch.testing.assert_close(encoded[row, :length], words, atol=TOLERANCE, rtol=0)
         assert not encoded[row, length:].any()
 
@@ -221,10 +223,10 @@ def test_several_predicates_at_once_have_the_roles_of_each_alone(model):
 @pytest.mark.parametrize(
     ("predicates", "message"),
     [
-        ([0, 1], "`predicate_index` of row 0 must be where a word is, 1 to 9, got 0"),
-        ([6, 4], "`predicate_index` of row 1 must be where a word is, 1 to 3, got 4"),
-        ([6, 11], "`predicate_index` of row 1 must be where a word is, 1 to 3, got 11"),
-        ([-1, 1], "`predicate_index` of row 0 must be where a word is, 1 to 9, got -1"),
+        ([0, 1], "`predicate_index` of row 0 must be the position of a word, 1 to 9; got 0"),
+        ([6, 4], "`predicate_index` of row 1 must be the position of a word, 1 to 3; got 4"),
+        ([6, 11], "`predicate_index` of row 1 must be the position of a word, 1 to 3; got 11"),
+        ([-1, 1], "`predicate_index` of row 0 must be the position of a word, 1 to 9; got -1"),
         ([6], r"`predicate_index` must have one position for each of 2 rows, got the shape \(1,\)"),
     ],
 )
@@ -235,12 +237,12 @@ def test_a_predicate_that_is_no_word_is_refused(predicates, message, model):
 
 def test_a_missing_predicate_and_a_sentence_without_words_are_refused(model):
     inputs = encode(ElmoTokenizer(), [[]], [0])
-    with pytest.raises(ValueError, match="row 0 must be where a word is, nowhere: it has no words, got 0"):
+    with pytest.raises(ValueError, match="row 0 must be the position of a word, but it has no words; got 0"):
         model(**inputs)
     del inputs["predicate_index"]
     with pytest.raises(ValueError, match="one position for each of 1 rows, got none"):
         model(**inputs)
-    with pytest.raises(ValueError, match="`predicate_index` must be a place among 9 words, from 0, got 9"):
+    with pytest.raises(ValueError, match="`predicate_index` must be from 0 to 8, got 9"):
         model.label(WORDS, [2, 9], ElmoTokenizer())
 
 
