@@ -1,9 +1,18 @@
-"""ElmoModel and ElmoForPreTraining."""
+"""ElmoModel: contextual word vectors from a bidirectional LSTM language model over characters.
 
-import math
-from collections.abc import Sequence
+char_ids (B, T, C) -> ElmoCharacterEncoder on distinct words (U, P) -> two ElmoLanguageModels, each on its own packed
+order of the N words -> hidden_states, (L + 1) x (B, T, 2P) -> ElmoScalarMix -> last_hidden_state (B, T, 2P).
+
+Padding never enters a computation: the real words are packed, so a word's vector cannot depend on it.
+
+Shapes: B batch, T words, C characters per word, P projection, M memory cells, L LSTM layers, N real words of a batch,
+U distinct words among them, S sentences (B, or more where rows hold pairs).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +26,6 @@ from .configuration_elmo import ElmoConfig
 from .engine_elmo import Engine
 from .layers_elmo import (
     CarryGate,
-    Dropout,
     ElmoCharacterEncoder,
     ElmoLanguageModel,
     ElmoScalarMix,
@@ -28,9 +36,8 @@ from .layers_elmo import (
     pack,
 )
 from .recurrence_elmo import States
-from .softmax_elmo import ElmoSoftmax, Negatives, draw_negatives
 from .threads_elmo import can_train_in_parallel, train_in_parallel
-from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, ElmoTokenizer, Markers
+from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, Markers
 
 # Initial bias of a highway layer's gate.
 CARRY_BIAS = -2.0
@@ -68,12 +75,12 @@ class ElmoModelOutput(ModelOutput):
 
 
 def markers_of(config: ElmoConfig) -> Markers:
-    """The ids of sentence and word markers in the `char_ids` of a model."""
+    """Return the ids of sentence and word markers in the `char_ids` of a model."""
     return DICTIONARY_MARKERS if config.spelling == "dictionary" else BYTE_MARKERS
 
 
-def words_of(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None, ids: Markers) -> Tensor:
-    """Which positions of a (B, T) mask are words, rather than the `<S>` and `</S>` around each sentence."""
+def word_mask(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None, ids: Markers) -> Tensor:
+    """Return which positions of a (B, T) mask are words, rather than the `<S>` and `</S>` around each sentence."""
     outside = F.pad(mask, (1, 1))
     first, last = ~outside[:, :-2], ~outside[:, 2:]
     if token_type_ids is not None:
@@ -84,6 +91,17 @@ def words_of(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None, ids:
         last & is_marker & (char_ids[..., 1] == ids.sentence_end)
     )
     return mask & ~markers
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put the model in eval mode, and back afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 class ElmoPreTrainedModel(PreTrainedModel):
@@ -161,7 +179,7 @@ class ElmoModel(ElmoPreTrainedModel):
         setattr(self.char_encoder, name, value)
 
     def freeze_bilm(self, frozen: bool = True) -> None:
-        """Keeps the biLM's weights from training and its dropout off, also in training mode; the mix stays free."""
+        """Freeze the biLM's weights and keep its dropout off, even in training mode; the mix stays free."""
         self._bilm_frozen = frozen
         for module in (self.char_encoder, self.forward_lm, self.backward_lm):
             module.requires_grad_(not frozen)
@@ -253,12 +271,12 @@ class ElmoModel(ElmoPreTrainedModel):
         input_ids: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> tuple[list[Tensor], Packing, States]:
-        """What each language model makes of words that are laid out for it, in the order in which it reads them.
+        """Run each language model over words laid out for it, in the order in which it reads them.
 
         Word t of lane b is `char_ids[word_index[k, b, t]]` for the language model k, 0 forward and 1 backward, with
         char_ids (U, C) and word_index (2, B, T); a model with word embeddings also reads input_ids (U,). The mask
         (B, T) ends every lane; both have the same one. With segments (B, T), which count up along a lane, segment 0
-        goes on from the states and each later one begins from zeros. Returns the top layers' outputs for the N words
+        starts from the states and each later one from zeros. Returns the top layers' outputs for the N words
         in packed order, each (N, P), the packing, and the states after the last word.
         """
         packing = pack(mask, segments)
@@ -324,7 +342,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self._engine.clear()
 
     def _rows(self, char_ids: Tensor, input_ids: Tensor | None) -> Tensor:
-        """What the encoder reads of words: their characters (..., C), with word embeddings also their ids, last."""
+        """Return what the encoder reads: characters (..., C) and, with word embeddings, the ids as a last column."""
         if not self.config.word_embedding_dim:
             return char_ids
         if input_ids is None:
@@ -342,7 +360,7 @@ class ElmoModel(ElmoPreTrainedModel):
         states: States | None,
         use_cache: bool,
     ) -> Tensor:
-        """Refuses inputs of the wrong shape; returns the (B, T) mask of real words."""
+        """Refuse inputs of the wrong shape; return the (B, T) mask of real words."""
         width = self.config.max_characters_per_token
         if char_ids.ndim != 3 or char_ids.shape[-1] != width:
             raise ValueError(f"`char_ids` must be (batch, words, {width}), got {tuple(char_ids.shape)}")
@@ -395,7 +413,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self, layers: Sequence[Tensor], char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
         """Move the words of each row to its front, without the `<S>` and `</S>` around each sentence."""
-        words = words_of(char_ids, mask, token_type_ids, markers_of(self.config))
+        words = word_mask(char_ids, mask, token_type_ids, markers_of(self.config))
         counts = words.sum(1)
         width = int(counts.max()) if len(counts) else 0
         new_mask = torch.arange(width, device=mask.device) < counts[:, None]
@@ -404,255 +422,3 @@ class ElmoModel(ElmoPreTrainedModel):
             front = layer.new_zeros(*new_mask.shape, layer.shape[-1])
             kept.append(front.masked_scatter(new_mask[..., None], layer[words]))
         return kept, new_mask.long()
-
-
-# ------------------------------------------------------------------------------------------------------ pretraining
-
-
-@dataclass
-class ElmoForPreTrainingOutput(ModelOutput):
-    r"""
-    Output of [`ElmoForPreTraining`].
-
-    Args:
-        loss (`torch.FloatTensor`, *optional*, with labels):
-            The mean of the two language models' losses.
-        forward_loss, backward_loss (`torch.FloatTensor`, *optional*, with labels):
-            Each one's mean of -log p over its predictions; in training mode, with negatives, an estimate.
-        forward_logits, backward_logits (`torch.FloatTensor` of shape `(B, T, V)`, *optional*, without labels):
-            What the forward language model expects after each position, and the backward one before it.
-        hidden_states, states (*optional*):
-            As in [`ElmoModelOutput`].
-    """
-
-    loss: Tensor | None = None
-    forward_loss: Tensor | None = None
-    backward_loss: Tensor | None = None
-    forward_logits: Tensor | None = None
-    backward_logits: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    states: States | None = None
-
-
-class SentenceScore(NamedTuple):
-    """What the language models make of a sentence of T words.
-
-    forward: log p of each word and of the end, given the words before: (T + 1,).
-    backward: log p of the beginning and of each word, given the words after: (T + 1,).
-    """
-
-    forward: Tensor
-    backward: Tensor
-
-    @property
-    def log_probability(self) -> float:
-        """Of the sentence: the mean of what the two language models give it."""
-        return (self.forward.double().sum() + self.backward.double().sum()).item() / 2
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(-self.log_probability / len(self.forward))
-
-
-class Substitute(NamedTuple):
-    """A word that may stand at a place, and how probable the two language models together find it."""
-
-    word: str
-    probability: float
-
-
-class ElmoForPreTraining(ElmoPreTrainedModel):
-    """The biLM with the softmax that it is trained with, shared by both directions.
-
-    In training mode the softmax is sampled, with `config.num_negatives` words; otherwise, and where the vocabulary has
-    no more words than that, it is full.
-
-    Under `Trainer`, batches that make a step together count alike, whatever their numbers of words. Under
-    training.pretrain, words do.
-    """
-
-    # Trainer counts labels; there is one prediction less in every sentence.
-    accepts_loss_kwargs = False
-
-    def __init__(self, config: ElmoConfig) -> None:
-        super().__init__(config)
-        self.elmo = ElmoModel(config, add_mix=False)
-        self.dropout = Dropout(config.dropout)
-        self.softmax = ElmoSoftmax(config.vocab_size, config.projection_dim)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        char_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        states: States | None = None,
-        word_index: Tensor | None = None,
-        segments: Tensor | None = None,
-        negatives: Negatives | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> ElmoForPreTrainingOutput:
-        r"""
-        Sentences, or lanes of running text when there is a `word_index`.
-
-        Args:
-            input_ids (`(B, T)`, for lanes `(U,)`, *optional*):
-                Ids of the words, which only a model with word embeddings reads. What is to be predicted is `labels`.
-            char_ids (`(B, T, C)`, for lanes `(U, C)`):
-                Characters of the words of sentences with their markers; for lanes, of the distinct words.
-            attention_mask (`(B, T)`, *optional*):
-                1 for real words. Of sentences, by default, the words whose characters are not all 0; of lanes, those
-                with a label.
-            labels (`(B, T)`, for lanes `(2, B, T)`, *optional*):
-                Ids of the words, -100 where nothing is to be predicted. Sentences have a word's own id at each
-                position; lanes the id to predict there, forward before backward.
-            states (`tuple`, *optional*):
-                The `.states` of the lanes' last window, or of an earlier batch of sentences.
-            word_index (`(2, B, T)`, *optional*):
-                Which row of `char_ids` each word of each lane is, forward before backward, each in the order in which
-                its language model reads.
-            segments (`(B, T)`, *optional*):
-                Of lanes, how often states are set to zero up to a word: 0 where it goes on from `states`.
-            negatives ([`Negatives`], *optional*):
-                The sampled words; by default, in training mode, new ones are drawn.
-            num_items_in_batch (`int`, *optional*):
-                What to divide the summed losses by, instead of the number of predictions: that of a whole step, when
-                it is made of several batches.
-            use_cache (`bool`, *optional*):
-                Whether to return the final states. Lanes always do.
-            output_hidden_states (`bool`, *optional*):
-                Whether to return every layer. Lanes never do.
-        """
-        if char_ids is None:
-            raise ValueError("ElmoForPreTraining needs `char_ids`: encode the text with ElmoTokenizer")
-        if word_index is not None:
-            if labels is None:
-                raise ValueError("lanes need `labels`")
-            mask = (labels[0] != IGNORED) if attention_mask is None else attention_mask.bool()
-            hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states, input_ids, segments)
-            wanted = labels.flatten(1)[:, packing.forward_index]
-            losses = self._losses(hidden, list(wanted), negatives, num_items_in_batch)
-            return ElmoForPreTrainingOutput(*losses, states=states)
-
-        output = self.elmo(
-            input_ids=input_ids,
-            char_ids=char_ids,
-            attention_mask=attention_mask,
-            states=states,
-            use_cache=use_cache,
-            output_hidden_states=True,
-            keep_sentence_markers=True,
-        )
-        top = output.hidden_states[-1].chunk(2, dim=-1)
-        keeps_layers = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        rest = {"hidden_states": output.hidden_states if keeps_layers else None, "states": output.states}
-        if labels is None:
-            forward_logits, backward_logits = (self.softmax(self.dropout(half)) for half in top)
-            return ElmoForPreTrainingOutput(forward_logits=forward_logits, backward_logits=backward_logits, **rest)
-        if labels.shape != char_ids.shape[:2]:
-            raise ValueError(f"`labels` must be {tuple(char_ids.shape[:2])}, got {tuple(labels.shape)}")
-        mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        # The forward language model at t predicts the word at t + 1; the backward one at t + 1 the word at t.
-        both = mask[:, 1:] & mask[:, :-1]
-        hidden = [top[0][:, :-1][both], top[1][:, 1:][both]]
-        targets = [labels[:, 1:][both], labels[:, :-1][both]]
-        return ElmoForPreTrainingOutput(*self._losses(hidden, targets, negatives, num_items_in_batch), **rest)
-
-    def _losses(
-        self,
-        hidden: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        negatives: Negatives | None,
-        num_items_in_batch: Tensor | int | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs (N, P) and targets (N,) of each language model -> the mean of their losses, and each."""
-        if negatives is None and self.training:
-            negatives = self.draw_negatives()
-        losses = []
-        for outputs, wanted in zip(hidden, targets, strict=True):
-            kept = wanted != IGNORED
-            outputs, wanted = self.dropout(outputs)[kept], wanted[kept]
-            if len(wanted) and not 0 < int(wanted.min()) <= int(wanted.max()) < len(self.softmax.weight):
-                raise ValueError(
-                    f"`labels` must be word ids from 1 to {len(self.softmax.weight) - 1}, or {IGNORED}; got "
-                    f"{int(wanted.min())} to {int(wanted.max())}"
-                )
-            count = len(wanted) if num_items_in_batch is None else num_items_in_batch
-            losses.append(self.softmax(outputs, wanted, negatives) / max(count, 1))
-        return (losses[0] + losses[1]) / 2, losses[0], losses[1]
-
-    def draw_negatives(self, generator: torch.Generator | None = None) -> Negatives | None:
-        """Words for the sampled softmax of one step, or None where the full softmax is no more work."""
-        vocab_size, count = self.config.vocab_size, self.config.num_negatives
-        if not 0 < count < vocab_size - 1:
-            return None
-        return draw_negatives(vocab_size, count, generator, self.softmax.weight.device)
-
-    def score(
-        self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, batch_size: int = 32
-    ) -> list[SentenceScore]:
-        """What the language models make of sentences, each a text or its words, and each by itself. A word outside the
-        vocabulary counts as `<UNK>`. Nothing is sampled and nothing dropped out, whatever mode the model is in.
-        """
-        batches = (sentences[start : start + batch_size] for start in range(0, len(sentences), batch_size))
-        return [score for batch in batches for score in self.score_batch(batch, tokenizer)[0]]
-
-    @torch.no_grad()
-    def score_batch(
-        self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, states: States | None = None
-    ) -> tuple[list[SentenceScore], States]:
-        """The same for one batch, beginning from given states, and the states after it."""
-        was_training = self.training
-        self.eval()
-        try:
-            words = [
-                tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence) for sentence in sentences
-            ]
-            inputs = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
-            output = self.elmo(
-                **inputs, states=states, use_cache=True, output_hidden_states=True, keep_sentence_markers=True
-            )
-            forward, backward = output.hidden_states[-1].chunk(2, dim=-1)
-            # One product with the softmax for all words of the batch.
-            mask = inputs["attention_mask"].bool()
-            both = mask[:, 1:] & mask[:, :-1]
-            ids = inputs["input_ids"]
-            ids = ids.where(ids != tokenizer.pad_token_id, tokenizer.unk_token_id)  # a word of the text may read so
-            left = -self.softmax(forward[:, :-1][both], ids[:, 1:][both], reduction="none").cpu()
-            right = -self.softmax(backward[:, 1:][both], ids[:, :-1][both], reduction="none").cpu()
-        finally:
-            self.train(was_training)
-        lengths = [len(sentence) + 1 for sentence in words]
-        scores = [SentenceScore(*pair) for pair in zip(left.split(lengths), right.split(lengths), strict=True)]
-        return scores, output.states
-
-    @torch.no_grad()
-    def substitutes(
-        self, words: Sequence[str], position: int, tokenizer: ElmoTokenizer, count: int = 10
-    ) -> list[Substitute]:
-        """The words that may stand at a position of a sentence, the most probable first.
-
-        The forward language model reads what is before the position and the backward one what is after it; neither
-        sees the word that is there. Their probabilities are multiplied.
-        """
-        if not 0 <= position < len(words):
-            raise ValueError(f"`position` must be from 0 to {len(words) - 1}, got {position}")
-        was_training = self.training
-        self.eval()
-        try:
-            inputs = tokenizer([list(words)], is_split_into_words=True, return_tensors="pt").to(self.device)
-            top = self.elmo(**inputs, output_hidden_states=True, keep_sentence_markers=True).hidden_states[-1][0]
-            forward, backward = top.chunk(2, dim=-1)
-            # `<S>` is at 0, so the word is at position + 1, between its neighbours.
-            logits = self.softmax(forward[position]) + self.softmax(backward[position + 2])
-            logits[[tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]] = -math.inf
-            best = logits.softmax(0).topk(min(count, len(tokenizer) - NUM_SPECIAL_WORDS))
-        finally:
-            self.train(was_training)
-        found = tokenizer.convert_ids_to_tokens(best.indices.tolist())
-        return [Substitute(word, value) for word, value in zip(found, best.values.tolist(), strict=True)]

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from .bilm_elmo import eval_mode
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoWordEncoder, eval_mode, is_plain
-from .layers_elmo import Dropout
+from .heads_elmo import IGNORED, ElmoWordEncoder
+from .layers_elmo import Dropout, is_plain
 from .tokenization_elmo import ElmoTokenizer
 
 COREFERENCE_LAYERS = 1

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .layers_elmo import ElmoCharacterEncoder, ElmoLanguageModel, ElmoLstmLayer, Packing, is_plain
+from .layers_elmo import ElmoCharacterEncoder, ElmoHighway, ElmoLanguageModel, ElmoLstmLayer, Packing, is_plain
 from .recurrence_elmo import FORGET_BIAS, States
 from .threads_elmo import run_in_parallel
 
@@ -109,6 +109,7 @@ class Engine:
                 if isinstance(module, ElmoLstmLayer):
                     packed = PackedLstm(module)
                 else:
+                    assert isinstance(module, nn.Linear)
                     packed = PackedLinear(module.weight, module.bias)
             self._matrices[module] = packed
         return packed
@@ -130,6 +131,7 @@ class Engine:
         if encoder.char_embedding is not None:
             characters = encoder.activation(encoder.convolve(rows))
             for highway in encoder.highways:
+                assert isinstance(highway, ElmoHighway)
                 carry = torch.sigmoid(self._packed(highway.carry)(characters))
                 characters = characters + carry * (F.relu(self._packed(highway.transform)(characters)) - characters)
             features.append(characters)
@@ -173,6 +175,7 @@ class WordCache:
 
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
+        self._rows = self._vectors = torch.empty(0)
 
     def look_up(self, rows: Tensor, keys: Tensor, encode: Any) -> Tensor:
         """Return the vectors of words with these rows (U, C) and 64-bit hashes (U,), encoding those not seen yet."""

@@ -8,8 +8,7 @@ C characters of a word, D features of a word, E ELMo features, H units, L LSTM l
 K labels.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from .bilm_elmo import IGNORED, NUM_SPECIAL_WORDS, ElmoModel, ElmoPreTrainedModel, markers_of, words_of
+from .bilm_elmo import IGNORED, NUM_SPECIAL_WORDS, ElmoModel, ElmoPreTrainedModel, markers_of, word_mask
 from .configuration_elmo import ElmoConfig
-from .layers_elmo import Dropout, ElmoScalarMix, GlorotLinear, distinct_rows, pack
-from .recurrence_elmo import FORGET_BIAS, side_by_side, train_side_by_side, trained_recurrence, trains_side_by_side
+from .layers_elmo import Dropout, ElmoScalarMix, GlorotLinear, distinct_rows, is_plain, pack, spelled_lengths
+from .recurrence_elmo import plain_recurrence, trained_recurrence
+from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_parallel
 
 # Units and layers of the tagger's LSTMs (Peters et al., 2017).
 TAGGER_DIM, TAGGER_LAYERS = 200, 2
@@ -94,30 +94,6 @@ def stack_words(first: Words, second: Words) -> Words:
 # ------------------------------------------------------------------------------------------------------------ layers
 
 
-def is_plain(*modules: nn.Module) -> bool:
-    """Return whether code may read the weights of these modules and their submodules instead of calling them.
-
-    It may not if there are hooks, adapters, parametrizations, subclasses, or offloaded or sharded weights.
-    """
-    if torch.nn.modules.module._has_any_global_hook():
-        return False
-    return all(_is_plain_module(part) for module in modules for part in module.modules())
-
-
-def _is_plain_module(module: nn.Module) -> bool:
-    package = type(module).__module__.rpartition(".")[0]
-    if package not in (__package__, "torch.nn.modules"):  # a subclass or a wrapper made elsewhere
-        return False
-    if "forward" in vars(module) or hasattr(module, "_hf_hook"):  # as accelerate does to offload
-        return False
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
-        return False
-    for weight in module._parameters.values():
-        if weight is not None and (type(weight) not in (nn.Parameter, Tensor) or weight.is_meta):
-            return False
-    return True
-
-
 class TaskConv(nn.Conv1d):
     """A convolution of a task model, initialised by its fan-in."""
 
@@ -138,8 +114,7 @@ class CharacterCnn(nn.Module):
             return self.convolution.weight.new_zeros(*char_ids.shape[:-1], self.convolution.out_channels)
         distinct, index, _ = distinct_rows(char_ids.flatten(0, -2))
         # Words end in a run of one character, their padding; one window inside it is enough.
-        places = torch.arange(1, distinct.shape[1] + 1, device=distinct.device)
-        longest = int(((distinct != distinct[:, -1:]) * places).amax())
+        longest = int(spelled_lengths(distinct).amax())
         width = self.convolution.kernel_size[0]
         embedded = self.embedding(distinct[:, : longest + width]).transpose(1, 2)
         vectors = F.relu(self.convolution(embedded).amax(-1))
@@ -157,23 +132,16 @@ class TaskLstmLayer(nn.Module):
 
     def forward(self, words: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         gates = self.input_gates(words)  # (N, 4H)
-        zeros = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units)
+        dtype = next(self.recurrent_gates.parameters()).dtype
+        exact = torch.promote_types(dtype, torch.float32)
+        zeros = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units, dtype=exact)
         if is_plain(self.recurrent_gates):
             weight = self.recurrent_gates.weight
-            return trained_recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
-        return self._call_gates(gates.to(next(self.parameters()).dtype), batch_sizes)
-
-    def _call_gates(self, gates_of_inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
-        """Compute the same by calling `recurrent_gates` at every step: (N, 4H) -> (N, H)."""
-        hidden = cell = gates_of_inputs.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units)
-        outputs = [hidden[:0]]
-        for gates in gates_of_inputs.split(list(batch_sizes)):
-            size = len(gates)
-            i, j, f, o = (gates + self.recurrent_gates(hidden[:size])).chunk(4, dim=-1)
-            cell = torch.sigmoid(f + FORGET_BIAS) * cell[:size] + torch.sigmoid(i) * torch.tanh(j)
-            hidden = torch.sigmoid(o) * torch.tanh(cell)
-            outputs.append(hidden)
-        return torch.cat(outputs)
+            outputs = trained_recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
+        else:
+            gates = gates.to(dtype)
+            outputs = plain_recurrence(gates, zeros, zeros, self.recurrent_gates, None, batch_sizes, None, None)[0]
+        return outputs.to(dtype)
 
 
 class WordLstm(nn.Module):
@@ -214,16 +182,15 @@ class WordLstm(nn.Module):
             packed = layers[side](flat.index_select(0, indices[side]), batch_sizes)
             return (packed.new_zeros(len(flat), packed.shape[1]).index_copy(0, indices[side], packed),)
 
-        forward, backward = partial(run, 0), partial(run, 1)
         if not is_plain(*layers):  # hooks and adapters may depend on the thread
-            sides: Sequence[tuple[Tensor, ...]] = (forward(flat), backward(flat))
-        elif trains_side_by_side(flat):
+            sides: Sequence[tuple[Tensor, ...]] = (run(0, flat), run(1, flat))
+        elif can_train_in_parallel(flat):
             parameters = (list(layers[0].parameters()), list(layers[1].parameters()))
-            sides = train_side_by_side(forward, backward, (flat,), parameters)
+            sides = train_in_parallel(run, (flat,), parameters)
         elif torch.is_grad_enabled() or flat.device.type != "cpu":
-            sides = (forward(flat), backward(flat))
+            sides = (run(0, flat), run(1, flat))
         else:
-            sides = side_by_side(partial(forward, flat), partial(backward, flat))
+            sides = run_in_parallel(partial(run, flat=flat))
         return torch.cat([sides[0][0], sides[1][0]], dim=-1)
 
 
@@ -282,17 +249,6 @@ def check_labels(labels: Tensor, count: int) -> None:
         raise ValueError(
             f"`labels` must be from 0 to {count - 1}, or {IGNORED}; got {int(real.min())} to {int(real.max())}"
         )
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model in eval mode, and back afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def _check_label_names(model_class: type[ElmoPreTrainedModel], folder: Any, arguments: dict[str, Any]) -> None:
@@ -460,7 +416,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         if texts == 1 and token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(f"{name} reads one text per row, not pairs")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        words = words_of(char_ids, mask, token_type_ids, markers_of(self.config))
+        words = word_mask(char_ids, mask, token_type_ids, markers_of(self.config))
         # Compute features of the N real words alone: most positions of a batch may be padding.
         real = words.flatten().nonzero().squeeze(1)  # (N,)
         features, elmo = [], None

@@ -157,6 +157,8 @@ class ElmoCharacterEncoder(nn.Module):
         assert self.char_embedding is not None
         filters, biases = [], []
         for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d)
+            assert convolution.bias is not None
             filters.append(F.pad(convolution.weight, (0, self.widest - convolution.weight.shape[2])))
             biases.append(convolution.bias)
         all_filters, bias = torch.cat(filters).flatten(1), torch.cat(biases)

@@ -4,19 +4,12 @@ The classes live in one file per task. A saved folder's `auto_map` names this fi
 from here: transformers then copies this file and, through its imports, all the others.
 """
 
-from .bilm_elmo import (
-    ElmoForPreTraining,
-    ElmoForPreTrainingOutput,
-    ElmoModel,
-    ElmoModelOutput,
-    ElmoPreTrainedModel,
-    SentenceScore,
-    Substitute,
-)
+from .bilm_elmo import ElmoModel, ElmoModelOutput, ElmoPreTrainedModel
 from .classification_elmo import ElmoForMultipleChoice, ElmoForSequenceClassification
 from .coreference_elmo import ElmoCoreferenceOutput, ElmoForCoreferenceResolution
 from .heads_elmo import ElmoTaskModel
 from .layers_elmo import ElmoScalarMix
+from .pretraining_elmo import ElmoForPreTraining, ElmoForPreTrainingOutput, SentenceScore, Substitute
 from .reading_elmo import Answer, ElmoForQuestionAnswering, ElmoQuestionAnsweringOutput
 from .roles_elmo import ElmoForSemanticRoleLabeling, ElmoSemanticRoleLabelerOutput, Role
 from .tagging_elmo import ElmoForTokenClassification, ElmoTokenClassifierOutput

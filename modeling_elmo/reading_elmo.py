@@ -16,6 +16,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from .bilm_elmo import eval_mode
 from .configuration_elmo import ElmoConfig
 from .heads_elmo import (
     IGNORED,
@@ -25,13 +26,11 @@ from .heads_elmo import (
     WordLstm,
     Words,
     attend,
-    eval_mode,
-    is_plain,
     mean_loss,
     stack_words,
 )
-from .layers_elmo import GlorotLinear
-from .recurrence_elmo import in_steps, states_before
+from .layers_elmo import GlorotLinear, is_plain
+from .recurrence_elmo import split_steps, states_before
 from .tagging_elmo import IMPOSSIBLE
 from .tokenization_elmo import ElmoTokenizer
 
@@ -61,8 +60,8 @@ class _GruRecurrence(torch.autograd.Function):
         r_and_z, n_gates = gates.split([2 * units, units], dim=1)
         state_r_and_z, state_n = of_state.split([2 * units, units], dim=1)
         all_r, all_z = r_and_z.chunk(2, dim=1)
-        steps = in_steps(batch_sizes, r_and_z, n_gates, state_r_and_z, state_n, all_r, all_z, of_state, outputs)
-        for rz, n, u_rz, u_n, r, z, product, output in zip(*steps, strict=True):
+        steps = split_steps(batch_sizes, r_and_z, n_gates, state_r_and_z, state_n, all_r, all_z, of_state, outputs)
+        for rz, n, u_rz, u_n, r, z, product, output in steps:
             if len(output) < len(hidden):
                 hidden = hidden[: len(output)]
             torch.mm(hidden, transposed, out=product)
@@ -91,8 +90,8 @@ class _GruRecurrence(torch.autograd.Function):
         d_hidden, d_begun = torch.zeros_like(first), first[:0]  # of the sentences that have begun, from the end
         slopes_by_gate = slopes.unflatten(1, (3, units))
         d_state_by_gate = d_state.unflatten(1, (3, units))
-        steps = in_steps(sizes, d_outputs, changes, slopes_by_gate, d_state_by_gate, d_state, z)
-        for d_output, change, slope, d_by_gate, d_of_state, kept in reversed(list(zip(*steps, strict=True))):
+        steps = split_steps(sizes, d_outputs, changes, slopes_by_gate, d_state_by_gate, d_state, z)
+        for d_output, change, slope, d_by_gate, d_of_state, kept in reversed(steps):
             if len(change) > len(d_begun):
                 d_begun = d_hidden[: len(change)]
             torch.add(d_begun, d_output, out=change)

@@ -231,20 +231,3 @@ def dtype_of_products(weight: Tensor) -> torch.dtype:
     if weight.dtype == torch.float32 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return weight.dtype
-
-
-# TEMPORARY names until the heads use the new ones.
-from .threads_elmo import can_train_in_parallel as trains_side_by_side  # noqa: E402, F401
-from .threads_elmo import run_in_parallel, train_in_parallel  # noqa: E402
-
-
-def side_by_side(first, second, halves=True):  # type: ignore
-    return run_in_parallel(lambda side: (first, second)[side](), halves)
-
-
-def train_side_by_side(first, second, inputs, parameters):  # type: ignore
-    return train_in_parallel(lambda side, *given: (first, second)[side](*given), inputs, parameters)
-
-
-def in_steps(batch_sizes, *tensors):  # type: ignore
-    return [tensor.split(list(batch_sizes)) for tensor in tensors]

@@ -15,18 +15,17 @@ from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
+from .bilm_elmo import eval_mode
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoTaskModel, Words, check_labels, eval_mode, is_plain, word_loss
-from .layers_elmo import dropout_noise, pack
+from .heads_elmo import IGNORED, ElmoTaskModel, Words, check_labels, word_loss
+from .layers_elmo import dropout_noise, is_plain, pack
 from .recurrence_elmo import (
     FORGET_BIAS,
-    in_steps,
-    side_by_side,
+    split_steps,
     states_before,
-    train_side_by_side,
-    trains_side_by_side,
 )
 from .tagging_elmo import ElmoTokenClassifierOutput, best_labels, restrict_to_scheme, without_transitions
+from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_parallel
 from .tokenization_elmo import ElmoTokenizer
 
 SRL_DIM = 300
@@ -83,8 +82,8 @@ class _HighwayRecurrence(torch.autograd.Function):
         memory, squashed, outputs = (torch.empty_like(around) for _ in range(3))
         transposed = recurrent.T
         hidden = cell = None
-        steps = in_steps(batch_sizes, gates, around, memory, squashed, outputs)
-        for of_step, carried, new_cell, new_squashed, output in zip(*steps, strict=True):
+        steps = split_steps(batch_sizes, gates, around, memory, squashed, outputs)
+        for of_step, carried, new_cell, new_squashed, output in steps:
             size = len(of_step)
             if hidden is not None:
                 of_step.addmm_(hidden[:size], transposed)
@@ -119,9 +118,9 @@ class _HighwayRecurrence(torch.autograd.Function):
         d_gates = torch.empty_like(gates).unflatten(1, (GATES, units))
         d_hidden, d_memory = d_outputs.clone(), torch.empty_like(memory)
         parts = d_gates, d_gates[:, :3], d_gates[:, 3:]
-        steps = in_steps(sizes, d_hidden, d_memory, *parts, of_output, of_cell, cell_of_output, f)
+        steps = split_steps(sizes, d_hidden, d_memory, *parts, of_output, of_cell, cell_of_output, f)
         later: tuple[Tensor, Tensor, Tensor] | None = None  # of the next step: gradients of gates and cell, and f
-        for step in reversed(list(zip(*steps, strict=True))):
+        for step in reversed(steps):
             d_output, d_cell, d_all, d_of_cell, d_of_output, output_factor, cell_factor, through, forget = step
             if later is not None:
                 d_output[: len(later[0])].addmm_(later[0], recurrent)
@@ -182,20 +181,22 @@ class HighwayLstm(nn.Module):
         kept = None
         if self.training and self.dropout:
             kept = dropout_noise((len(self.layers), len(mask), self.size), self.dropout, features)
-        trains = trains_side_by_side(features)
+        trains = can_train_in_parallel(features)
         reads = not torch.is_grad_enabled() and features.device.type == "cpu" and torch.get_num_threads() > 1
         if len(mask) < 2 or not (trains or reads) or not is_plain(self.layers):
             return self._read(mask, kept, features)[0]
         order = mask.sum(1).argsort(descending=True)
         halves = order[::2], order[1::2]  # of like lengths
-        first, second = (
-            partial(self._read, mask[rows], None if kept is None else kept[:, rows], rows=rows) for rows in halves
-        )
+
+        def run(side: int, features: Tensor) -> tuple[Tensor]:
+            rows = halves[side]
+            return self._read(mask[rows], None if kept is None else kept[:, rows], features, rows)
+
         if trains:
             own = list(self.parameters())
-            sides: Sequence[tuple[Tensor, ...]] = train_side_by_side(first, second, (features,), (own, own))
+            sides: Sequence[tuple[Tensor, ...]] = train_in_parallel(run, (features,), (own, own))
         else:
-            sides = side_by_side(lambda: first(features), lambda: second(features))
+            sides = run_in_parallel(partial(run, features=features))
         return torch.cat([sides[0][0], sides[1][0]])[torch.cat(halves).argsort()]
 
     def _read(self, mask: Tensor, kept: Tensor | None, features: Tensor, rows: Tensor | None = None) -> tuple[Tensor]:

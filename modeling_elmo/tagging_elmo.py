@@ -15,8 +15,9 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from .bilm_elmo import eval_mode
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoWordEncoder, Words, check_labels, eval_mode, word_loss
+from .heads_elmo import IGNORED, ElmoWordEncoder, Words, check_labels, word_loss
 
 # A score too low for any sum of others to compensate; unlike -inf it keeps gradients finite.
 IMPOSSIBLE = -1e4

@@ -100,6 +100,7 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "kernel",
         "layers",
         "modeling",
+        "pretraining",
         "reading",
         "recurrence",
         "roles",
