@@ -19,7 +19,6 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
 from modeling_elmo.files import ElmoError
 from training import compare, finetune
-from training.averaging import WEIGHTS_FILE
 from training.examples import GIGABYTE, Collator, Examples, LayerStore, encode
 
 MODULE = "training.finetune"
@@ -260,29 +259,14 @@ def test_batches_have_labels_at_their_words_and_choices_side_by_side():
 
 
 @pytest.mark.parametrize(
-    ("task", "sampling", "ema"),
-    [
-        ("ner", "random", 0),
-        ("ner", "group_by_length", 0),
-        ("squad", "random", 0.9),
-        ("srl", "random", 0),
-        ("coref", "random", 0),
-    ],
+    ("task", "sampling"),
+    [("ner", "random"), ("ner", "group_by_length"), ("squad", "random"), ("srl", "random"), ("coref", "random")],
 )
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(task, sampling, ema, bilm, vectors, tmp_path):
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(task, sampling, bilm, vectors, tmp_path):
     data = write_task(task, tmp_path)
     more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
     more += ["--eval_strategy", "no", "--load_best_model_at_end", "false", "--per_device_train_batch_size", 2]
-    more += [
-        "--elmo_placement",
-        "both",
-        "--save_total_limit",
-        50,
-        "--train_sampling_strategy",
-        sampling,
-        "--ema_decay",
-        ema,
-    ]
+    more += ["--elmo_placement", "both", "--save_total_limit", 50, "--train_sampling_strategy", sampling]
     run(task, data, tmp_path / "whole", *more)
     (tmp_path / "resumed").mkdir()
     os.rename(tmp_path / "whole" / "checkpoint-5", tmp_path / "resumed" / "checkpoint-5")
@@ -319,45 +303,6 @@ def test_a_run_that_is_told_to_stop_keeps_that_step_and_goes_on_to_the_same_weig
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
-
-
-def test_the_moving_average_of_the_weights_is_evaluated_and_kept(bilm, vectors, tmp_path):
-    data, decay = write_ner(tmp_path / "data"), 0.5
-    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
-    more += ["--eval_strategy", "steps", "--eval_steps", 1, "--per_device_train_batch_size", 4]
-    more += ["--save_total_limit", 50]
-    run("ner", data, tmp_path / "plain", *more, "--load_best_model_at_end", "false")
-    results = run("ner", data, tmp_path / "averaged", *more, "--ema_decay", decay)
-    steps = range(1, 1 + len(list((tmp_path / "plain").glob("checkpoint-*"))))
-    weights, averages = (
-        [load_file(tmp_path / name / f"checkpoint-{step}" / "model.safetensors") for step in steps]
-        for name in ("plain", "averaged")
-    )
-    name = "classifier.weight"
-    assert not torch.equal(weights[1][name], averages[1][name])
-    for number in range(1, len(weights)):
-        limited = min(decay, (2 + number) / (11 + number))
-        expected = limited * averages[number - 1][name] + (1 - limited) * weights[number][name]
-        torch.testing.assert_close(averages[number][name], expected)
-    history = json.loads((tmp_path / "averaged" / "trainer_state.json").read_text())["log_history"]
-    best = max(history, key=lambda entry: entry.get("eval_f1", -1.0))
-    kept = load_file(tmp_path / "averaged" / "model.safetensors")
-    assert torch.equal(kept[name], averages[best["step"] - 1][name])
-    assert results["eval_f1"] == best["eval_f1"]
-    assert results["eval_loss"] == pytest.approx(best["eval_loss"])
-    assert not (tmp_path / "averaged" / WEIGHTS_FILE).exists()
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"), [(0, 0.9, "was trained without"), (0.9, 0, "was trained with")]
-)
-def test_averaging_begins_and_ends_with_a_run(before, after, message, vectors, tmp_path, capsys):
-    data = write_ner(tmp_path / "data")
-    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--num_train_epochs", 1]
-    run("ner", data, tmp_path / "out", *more, "--ema_decay", before)
-    more += ["--ema_decay", after, "--resume_from_checkpoint", "last"]
-    assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
-    assert f"{message} --ema_decay" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
@@ -546,7 +491,6 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--train_fraction", "0"], "`train_fraction` must be above 0"),
         (["--trian_file", "x"], "has no setting `--trian_file`; did you mean `--train_file`?"),
         (["--model_name_or_path", "no/such/folder"], "no/such/folder: there is no model"),
-        (["--ema_decay", "1"], "`ema_decay` must be at least 0 and below 1, got 1.0"),
         (["--train_file", "missing.conll"], "missing.conll"),
         (["--word_vectors", "missing.txt"], "missing.txt"),
         (["--head_overrides", "head_dims=3"], "ElmoConfig has no `head_dims`"),

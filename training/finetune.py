@@ -20,7 +20,6 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,6 @@ from modeling_elmo import (
 from modeling_elmo.files import BAD_INPUT, ElmoError, first_line
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import load_word_vectors
-from training.averaging import WEIGHTS_FILE, MovingAverage
 from training.coref import Coreference
 from training.examples import GIGABYTE, Collator, Examples, LayerStore
 from training.figures import draw_mix
@@ -225,57 +223,22 @@ def by_length(examples: Examples) -> list[int]:
 
 
 class TaskTrainer(Trainer):
-    """Trainer that knows the lengths of the examples, has a learning rate for the biLM, and may average the weights.
+    """Trainer that knows the lengths of the examples and has a learning rate for the biLM.
 
     `evaluated` are the examples that it evaluates, which scores are computed of. A single process reads them by
-    length, which is faster, and `in_order` puts its predictions back. `average`, while it trains, is what it evaluates
-    and saves instead of the weights that it trains.
+    length, which is faster, and `in_order` puts its predictions back.
     """
 
     evaluated: Examples
 
-    def __init__(self, bilm_learning_rate: float | None, ema_decay: float, **kwargs: Any) -> None:
+    def __init__(self, bilm_learning_rate: float | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.bilm_learning_rate, self.ema_decay = bilm_learning_rate, ema_decay
-        self.average: MovingAverage | None = None
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        if self.ema_decay:
-            self.average = MovingAverage(self.model, self.ema_decay)
-            self.add_callback(self.average)
-        result = super().train(*args, **kwargs)
-        if self.average is not None:
-            self.average.swap()
-            self.average = None
-        return result
-
-    def averaged(self) -> AbstractContextManager:
-        return nullcontext() if self.average is None else self.average.in_model()
+        self.bilm_learning_rate = bilm_learning_rate
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> Any:
         self.evaluated = dataloader.dataset
-        with self.averaged():
-            found = super().evaluation_loop(dataloader, *args, **kwargs)
+        found = super().evaluation_loop(dataloader, *args, **kwargs)
         return found._replace(predictions=self.in_order(found.predictions))
-
-    def _save(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
-        with self.averaged():
-            super()._save(output_dir, *args, **kwargs)
-        if self.average is not None and self.args.should_save:
-            self.average.save(Path(output_dir or self.args.output_dir))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, *args)
-        has_average = (Path(resume_from_checkpoint) / WEIGHTS_FILE).is_file()
-        if has_average != (self.average is not None):
-            was = "with" if has_average else "without"
-            raise ElmoError(f"{resume_from_checkpoint} was trained {was} --ema_decay, and goes on only so")
-        if self.average is not None:
-            self.average.load(Path(resume_from_checkpoint))
-
-    def _load_best_model(self) -> None:
-        super()._load_best_model()
-        self.average = None  # the best model is one
 
     def in_order(self, predictions: Any) -> np.ndarray:
         """What was predicted for the examples, in their own order."""
@@ -391,7 +354,6 @@ class Run:
         set_seed(training.seed)  # whether layers were kept must not matter
         self.trainer = TaskTrainer(
             settings.bilm_learning_rate,
-            settings.ema_decay,
             model=self.model,
             args=training,
             data_collator=Collator(self.tokenizer, self.task.targets),
