@@ -36,12 +36,12 @@ from training.coref import (
     coreference_scores,
     cut_document,
     predicted_clusters,
-    read_documents,
     without_singletons,
     write_document,
 )
 from training.examples import Collator
 from training.settings import TaskSettings
+from training.task_data import read_documents, read_part
 
 TASK = finetune.TASKS["coref"]
 PLACEMENTS = ("none", "input", "output", "both")
@@ -513,9 +513,9 @@ def conll(*cells: str, end: str = "#end document\n") -> str:
         (conll("(1", "1)", "1)"), "line 4: `1)` ends a mention of cluster 1 that has not begun"),
         (conll("(1", "(2", "2)", "(3"), "line 2: `(1` begins"),
         (conll("(1", "2)"), "line 3: `2)` ends a mention of cluster 2 that has not begun"),
-        (conll("1"), "line 2: no brackets of mentions: '1'"),
-        (conll("(1(2"), "line 2: no brackets of mentions: '(1(2'"),
-        (conll("(1)|"), "line 2: no brackets of mentions: '(1)|'"),
+        (conll("1"), "line 2: not brackets of mentions: '1'"),
+        (conll("(1(2"), "line 2: not brackets of mentions: '(1(2'"),
+        (conll("(1)|"), "line 2: not brackets of mentions: '(1)|'"),
         (conll(), "line 1: the document 'x' is empty"),
         (conll("-", end=""), "the document that begins in line 1 has no `#end document`"),
         (conll("-", end="") + conll("-"), "line 3: the document that begins in line 1 has no `#end document`"),
@@ -551,8 +551,8 @@ def test_json_lines_have_the_last_words_of_mentions(clusters, tmp_path):
     ("change", "message"),
     [
         ({"clusters": [[[0, 1], [1, 2]]]}, "mentions of one cluster cross: words 0 to 1 and words 1 to 2"),
-        ({"clusters": [[[0, 9]]]}, "words 0 to 9 are no words of a document of 5"),
-        ({"clusters": [[[1, 0]]]}, "words 1 to 0 are no words"),
+        ({"clusters": [[[0, 9]]]}, "words 0 to 9 are not words of a document of 5"),
+        ({"clusters": [[[1, 0]]]}, "words 1 to 0 are not words"),
         ({"clusters": [[0, 1]]}, "lists of [first word, last word]"),
         ({"sentences": [[]]}, "the document 'x' is empty"),
         ({"sentences": [[1]]}, "`sentences` must be lists of words"),
@@ -576,7 +576,7 @@ def test_mentions_of_two_clusters_that_cross_are_read_and_said(tmp_path, caplog)
 
 
 def test_mentions_of_one_cluster_that_cross_cannot_be_written():
-    with pytest.raises(ElmoError, match="which brackets cannot say: words 0 to 1 and words 1 to 2"):
+    with pytest.raises(ElmoError, match="of one cluster cross: words 0 to 1 and words 1 to 2"):
         write_document(io.StringIO(), Document("x", "0", [["a", "b", "c"]], [[(0, 2), (1, 3)]]))
 
 
@@ -585,10 +585,10 @@ def test_a_data_set_of_the_hub_has_the_columns_of_json_lines(tmp_path):
         tmp_path / "data"
     )
     settings = TaskSettings(task="coref", dataset_name=str(tmp_path / "data"), columns=["clusters=chains"])
-    (row,) = TASK.read_hub(settings, "train", training=True)
+    (row,) = read_part(TASK, settings, training=True)
     assert row["clusters"] == [[[0, 1], [2, 3]]]
-    with pytest.raises(ElmoError, match="row 0: no column `clusters`; the columns are sentences, chains"):
-        TASK.read_hub(TaskSettings(task="coref", dataset_name=str(tmp_path / "data")), "train", training=True)
+    with pytest.raises(ElmoError, match="row 0: no column `clusters` for `clusters`; the columns are sentences"):
+        read_part(TASK, TaskSettings(task="coref", dataset_name=str(tmp_path / "data")), training=True)
 
 
 def test_parts_of_documents_keep_their_sentences_and_mentions(tmp_path):
@@ -601,8 +601,8 @@ def test_parts_of_documents_keep_their_sentences_and_mentions(tmp_path):
     assert list(cut_document(document, 100)) == [document]
     path = write_documents(tmp_path / "data.conll")
     settings = TaskSettings(task="coref", document_words=12)
-    assert len(TASK.read(path, settings, training=True)) == 20
-    assert len(TASK.read(path, settings, training=False)) == 10
+    assert len(read_part(TASK, settings, True, path)) == 20
+    assert len(read_part(TASK, settings, False, path)) == 10
 
 
 # ------------------------------------------------------------------------------------------------------------ scores
@@ -693,15 +693,15 @@ def test_clusters_that_share_a_mention_are_one_and_no_mention_is_there_twice(tmp
     (tmp_path / "a.conll").write_text(conll("(1)|(2)", "(1)", "(2)", "(3)|(3)"))
     (document,) = read_documents(tmp_path / "a.conll")
     assert document.clusters == [[(0, 1), (1, 2), (2, 3)], [(3, 4)]]
-    assert "words 0 to 0 are a mention of two clusters, which are taken for one" in caplog.text
+    assert "words 0 to 0 are a mention of two clusters, which become one" in caplog.text
 
 
 def test_data_sets_are_cut_for_training_alone_and_texts_are_no_sentences(tmp_path):
     words = [["a", "b", "."], ["c", "d", "."]]
     Dataset.from_list([{"sentences": words, "clusters": [[[0, 0], [3, 3]]]}]).save_to_disk(tmp_path / "data")
     settings = TaskSettings(task="coref", dataset_name=str(tmp_path / "data"), document_words=3)
-    assert len(TASK.read_hub(settings, "train", training=True)) == 2
-    assert len(TASK.read_hub(settings, "train", training=False)) == 1
+    assert len(read_part(TASK, settings, training=True)) == 2
+    assert len(read_part(TASK, settings, training=False)) == 1
     (tmp_path / "b.jsonl").write_text(json.dumps({"tokens": ["The cat ."], "clusters": []}) + "\n")
-    with pytest.raises(ElmoError, match="`tokens` must be lists of words"):
+    with pytest.raises(ElmoError, match="`sentences` must be lists of words"):
         read_documents(tmp_path / "b.jsonl", {"sentences": "tokens"})

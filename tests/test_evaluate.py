@@ -180,7 +180,7 @@ def test_a_linear_classifier_learns_tags_that_the_vectors_tell(tmp_path):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["senses", "--train", "bad.jsonl", "--test", "bad.jsonl"], "bad.jsonl, line 1: no sentence with senses"),
+        (["senses", "--train", "bad.jsonl", "--test", "bad.jsonl"], "bad.jsonl, line 1: not a sentence with senses"),
         (["senses", "--train", "no.jsonl", "--test", "no.jsonl"], "no.jsonl"),
         (["tags", "--train", "empty", "--test", "empty"], "empty"),
         (["perplexity", "empty"], "empty, there is nothing to predict"),
@@ -272,7 +272,7 @@ def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
     deep = write_comparison(tmp_path / "deep", *mixed)
     said = {
         tmp_path / "nowhere": "No such file",
-        tmp_path: "no comparison of",
+        tmp_path: "not a comparison of",
         empty: "no run is finished",
         double: "2 folders of that name have it",
         deep: "different numbers of layers",

@@ -18,8 +18,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 
 from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
 from modeling_elmo.files import ElmoError
-from training import compare, finetune
-from training.averaging import WEIGHTS_FILE
+from training import compare, finetune, trainer
 from training.examples import GIGABYTE, Collator, Examples, LayerStore, encode
 
 MODULE = "training.finetune"
@@ -202,7 +201,7 @@ def test_layers_are_kept_once_and_not_beyond_the_limit(bilm, tmp_path, capsys):
         expected = model.bilm_layers(inputs["char_ids"], inputs["attention_mask"])
     for number, sequence in enumerate(sequences):
         length = len(sequence[0]) + 2
-        torch.testing.assert_close(torch.tensor(store.of(sequence)[0]), expected[number, :length])
+        torch.testing.assert_close(torch.tensor(store.layers(sequence)[0]), expected[number, :length])
     (file,) = tmp_path.iterdir()
     assert len(store.values) == 4 + 5 + 2  # a text that occurs twice is kept once
     before = file.stat().st_ino
@@ -219,8 +218,8 @@ def test_files_of_layers_make_room_for_others_and_killed_runs_leave_nothing_for_
     os.utime(first.path, (1, 1))
     LayerStore.make(texts[0], model, ElmoTokenizer(), tmp_path, limit=1)  # so that the other one is older
     os.utime(second.path, (2, 2))
-    (tmp_path / "layers-killed.1.tmp").touch()
-    os.utime(tmp_path / "layers-killed.1.tmp", (1, 1))
+    (tmp_path / ".layers-killed.f32.1.tmp").touch()
+    os.utime(tmp_path / ".layers-killed.f32.1.tmp", (1, 1))
     limit = 2.5 * first.values.nbytes / GIGABYTE
     third = LayerStore.make(texts[2], model, ElmoTokenizer(), tmp_path, limit)
     assert set(tmp_path.iterdir()) == {first.path, third.path}
@@ -260,29 +259,14 @@ def test_batches_have_labels_at_their_words_and_choices_side_by_side():
 
 
 @pytest.mark.parametrize(
-    ("task", "sampling", "ema"),
-    [
-        ("ner", "random", 0),
-        ("ner", "group_by_length", 0),
-        ("squad", "random", 0.9),
-        ("srl", "random", 0),
-        ("coref", "random", 0),
-    ],
+    ("task", "sampling"),
+    [("ner", "random"), ("ner", "group_by_length"), ("squad", "random"), ("srl", "random"), ("coref", "random")],
 )
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(task, sampling, ema, bilm, vectors, tmp_path):
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(task, sampling, bilm, vectors, tmp_path):
     data = write_task(task, tmp_path)
     more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
     more += ["--eval_strategy", "no", "--load_best_model_at_end", "false", "--per_device_train_batch_size", 2]
-    more += [
-        "--elmo_placement",
-        "both",
-        "--save_total_limit",
-        50,
-        "--train_sampling_strategy",
-        sampling,
-        "--ema_decay",
-        ema,
-    ]
+    more += ["--elmo_placement", "both", "--save_total_limit", 50, "--train_sampling_strategy", sampling]
     run(task, data, tmp_path / "whole", *more)
     (tmp_path / "resumed").mkdir()
     os.rename(tmp_path / "whole" / "checkpoint-5", tmp_path / "resumed" / "checkpoint-5")
@@ -301,7 +285,7 @@ def test_a_run_that_is_told_to_stop_keeps_that_step_and_goes_on_to_the_same_weig
     more += ["--save_total_limit", 1, "--num_train_epochs", 3]  # the best epoch's checkpoint is the recipe's to keep
     run("ner", data, tmp_path / "whole", *more)
     steps = json.loads((tmp_path / "whole" / "trainer_state.json").read_text())["max_steps"]
-    whole = finetune.StopWhenTold.on_step_end
+    whole = trainer.StopOnSignal.on_step_end
     for number, stop in enumerate(stops):
         resume = ["--resume_from_checkpoint", "last"] if number else []
 
@@ -311,7 +295,7 @@ def test_a_run_that_is_told_to_stop_keeps_that_step_and_goes_on_to_the_same_weig
             return whole(self, args, state, control, **kwargs)
 
         with monkeypatch.context() as patch:
-            patch.setattr(finetune.StopWhenTold, "on_step_end", on_step_end)
+            patch.setattr(trainer.StopOnSignal, "on_step_end", on_step_end)
             assert finetune.finetune(arguments("ner", data, tmp_path / "stopped", *more, *resume)) is None
         assert (tmp_path / "stopped" / f"checkpoint-{stop}").is_dir()
     run("ner", data, tmp_path / "stopped", *more, "--resume_from_checkpoint", "last")
@@ -319,45 +303,6 @@ def test_a_run_that_is_told_to_stop_keeps_that_step_and_goes_on_to_the_same_weig
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
-
-
-def test_the_moving_average_of_the_weights_is_evaluated_and_kept(bilm, vectors, tmp_path):
-    data, decay = write_ner(tmp_path / "data"), 0.5
-    more = ["--model_name_or_path", bilm, "--word_vectors", vectors, "--save_steps", 1, "--save_strategy", "steps"]
-    more += ["--eval_strategy", "steps", "--eval_steps", 1, "--per_device_train_batch_size", 4]
-    more += ["--save_total_limit", 50]
-    run("ner", data, tmp_path / "plain", *more, "--load_best_model_at_end", "false")
-    results = run("ner", data, tmp_path / "averaged", *more, "--ema_decay", decay)
-    steps = range(1, 1 + len(list((tmp_path / "plain").glob("checkpoint-*"))))
-    weights, averages = (
-        [load_file(tmp_path / name / f"checkpoint-{step}" / "model.safetensors") for step in steps]
-        for name in ("plain", "averaged")
-    )
-    name = "classifier.weight"
-    assert not torch.equal(weights[1][name], averages[1][name])
-    for number in range(1, len(weights)):
-        limited = min(decay, (2 + number) / (11 + number))
-        expected = limited * averages[number - 1][name] + (1 - limited) * weights[number][name]
-        torch.testing.assert_close(averages[number][name], expected)
-    history = json.loads((tmp_path / "averaged" / "trainer_state.json").read_text())["log_history"]
-    best = max(history, key=lambda entry: entry.get("eval_f1", -1.0))
-    kept = load_file(tmp_path / "averaged" / "model.safetensors")
-    assert torch.equal(kept[name], averages[best["step"] - 1][name])
-    assert results["eval_f1"] == best["eval_f1"]
-    assert results["eval_loss"] == pytest.approx(best["eval_loss"])
-    assert not (tmp_path / "averaged" / WEIGHTS_FILE).exists()
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"), [(0, 0.9, "was trained without"), (0.9, 0, "was trained with")]
-)
-def test_averaging_begins_and_ends_with_a_run(before, after, message, vectors, tmp_path, capsys):
-    data = write_ner(tmp_path / "data")
-    more = ["--elmo_placement", "none", "--word_vectors", vectors, "--num_train_epochs", 1]
-    run("ner", data, tmp_path / "out", *more, "--ema_decay", before)
-    more += ["--ema_decay", after, "--resume_from_checkpoint", "last"]
-    assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
-    assert f"{message} --ema_decay" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
@@ -378,7 +323,7 @@ def test_a_signal_saves_and_the_run_says_how_to_go_on(bilm, vectors, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert "go on with --resume_from_checkpoint last" in errors
+    assert "resume with --resume_from_checkpoint last" in errors
     assert list(output.glob("checkpoint-*/model.safetensors"))
 
 
@@ -389,7 +334,7 @@ def test_a_folder_with_a_run_takes_no_other(vectors, tmp_path, capsys):
     for kept in ("checkpoint-1", "all_results.json"):
         assert (tmp_path / "out" / kept).exists()
         assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
-        assert "has a run already: go on with it by --resume_from_checkpoint last" in capsys.readouterr().err
+        assert "has a run already: resume it with --resume_from_checkpoint last" in capsys.readouterr().err
         shutil.rmtree(tmp_path / "out" / "checkpoint-1", ignore_errors=True)
 
 
@@ -416,7 +361,7 @@ def test_phrases_of_a_data_set_are_refused(vectors, tmp_path, capsys):
     command = ["--task", "sst", "--dataset_name", tmp_path / "data", "--phrases", "true", "--elmo_placement", "none"]
     command += ["--word_vectors", vectors, "--output_dir", tmp_path / "out"]
     assert finetune.main([str(argument) for argument in command]) == finetune.BAD_INPUT
-    assert "`phrases` are those of trees" in capsys.readouterr().err
+    assert "`phrases` needs trees" in capsys.readouterr().err
 
 
 def test_two_processes_train_and_evaluate(bilm, vectors, tmp_path):
@@ -463,7 +408,7 @@ def test_a_task_model_goes_on_as_it_is_and_is_no_biLM_of_another_task(bilm, vect
     run("ner", data, first, "--model_name_or_path", bilm, "--word_vectors", vectors, "--num_train_epochs", 1)
     more = ["--model_name_or_path", first, "--num_train_epochs", 1]
     for change, message in (
-        (["--elmo_placement", "none"], "has elmo_placement=both, not none: a task model goes on as it is"),
+        (["--elmo_placement", "none"], "has elmo_placement=both, not none: a trained task model cannot change it"),
         (["--head_overrides", *SMALL, "head_dim=20"], "has head_dim=12, not 20"),
     ):
         with pytest.raises(ElmoError, match=message):
@@ -512,7 +457,7 @@ def test_batches_of_like_length_are_others_in_every_epoch_and_the_same_in_every_
     lengths = [n % 7 + 1 for n in range(140)]
 
     def batches(epoch: int) -> list[list[int]]:
-        sampler = finetune.LengthGrouped(4, lengths, seed=0)
+        sampler = trainer.LengthGrouped(4, lengths, seed=0)
         sampler.set_epoch(epoch)
         order = list(sampler)
         assert sorted(order) == list(range(140))
@@ -546,12 +491,11 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--train_fraction", "0"], "`train_fraction` must be above 0"),
         (["--trian_file", "x"], "has no setting `--trian_file`; did you mean `--train_file`?"),
         (["--model_name_or_path", "no/such/folder"], "no/such/folder: there is no model"),
-        (["--ema_decay", "1"], "`ema_decay` must be at least 0 and below 1, got 1.0"),
         (["--train_file", "missing.conll"], "missing.conll"),
         (["--word_vectors", "missing.txt"], "missing.txt"),
         (["--head_overrides", "head_dims=3"], "ElmoConfig has no `head_dims`"),
         (["--head_overrides", "head_dim=0"], "`head_dim` must be at least 1"),
-        (["--resume_from_checkpoint", "last"], "has no checkpoint to go on from"),
+        (["--resume_from_checkpoint", "last"], "has no checkpoint to resume from"),
         (["--tag_scheme", "IOB7"], "`tag_scheme` must be one of BIO, BIOES, IOB1"),
         (["--output_dir", __file__], __file__),
         (["--output_dir", finetune.NO_OUTPUT_DIR], "give --output_dir"),
@@ -590,7 +534,7 @@ def test_a_label_of_the_validation_data_that_training_lacks_is_named(vectors, tm
     (tmp_path / "other").write_text("Anna X X I-PER\nUNO X X I-ORG\n")
     more = ["--elmo_placement", "none", "--word_vectors", vectors, "--validation_file", tmp_path / "other"]
     assert finetune.main(arguments("ner", data, tmp_path / "out", *more)) == finetune.BAD_INPUT
-    assert "the label 'B-ORG' is none of the model's" in capsys.readouterr().err
+    assert "the label 'B-ORG' is not one of the model's" in capsys.readouterr().err
 
 
 def test_vectors_of_two_dimensions_are_named_by_line(vectors, tmp_path, capsys):

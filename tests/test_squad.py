@@ -29,7 +29,8 @@ from modeling_elmo.reading_elmo import WordGru, best_spans, windows_of
 from modeling_elmo.tagging_elmo import IMPOSSIBLE
 from training import finetune
 from training.settings import TaskSettings
-from training.squad import AnswerInContext, answer_scores, best_answers, exact_match, word_f1
+from training.squad import QuestionAnswering, answer_scores, best_answers, exact_match, word_f1
+from training.task_data import read_part
 
 QUESTIONS = ["who lends money ?", "where ?", "what is by the river"]
 CONTEXTS = ["The bank lends money .", "river", "We sat by a river and the bank was closed , so we read ."]
@@ -368,7 +369,7 @@ def test_scores_are_means_over_questions():
 
 # ----------------------------------------------------------------------------------------------------------- reading
 
-TASK = AnswerInContext("squad", ElmoForQuestionAnswering, metric="f1")
+TASK = QuestionAnswering("squad", ElmoForQuestionAnswering, metric="f1")
 STORY = "Anna Smith-Jones paid $12.50 in Oslo. She left at noon."
 
 
@@ -388,7 +389,7 @@ def settings_with(**head: int) -> TaskSettings:
 
 
 def read(path: Path, training: bool = True, **head: int):
-    rows = TASK.read(path, settings_with(**head), training)
+    rows = read_part(TASK, settings_with(**head), training, path)
     return rows, TASK.examples(rows, [], ElmoTokenizer())
 
 
@@ -405,9 +406,9 @@ def read(path: Path, training: bool = True, **head: int):
 )
 def test_an_answers_words_cover_it(answer, start, words, tmp_path):
     _, examples = read(squad_file(tmp_path / "a.json", [question(answers=[(answer, start)])]))
-    (window,), ((asked, told),) = examples.labels, examples.sequences
-    assert asked == ["Where", "?"]
-    assert told[window.start - 5 : window.end - 4] == words
+    (window,), ((question_words, context_words),) = examples.labels, examples.sequences
+    assert question_words == ["Where", "?"]
+    assert context_words[window.start - 5 : window.end - 4] == words
     assert window.text(window.start, window.end).split() == " ".join(words).replace("o .", "o.").split()
 
 
@@ -455,10 +456,10 @@ def test_a_hub_data_set_has_the_same_rows(tmp_path):
     datasets.DatasetDict({"train": datasets.Dataset.from_dict(flat)}).save_to_disk(str(tmp_path / "hub"))
     settings = settings_with()
     settings.dataset_name, settings.columns = str(tmp_path / "hub"), ["context=text"]
-    assert TASK.read_hub(settings, "train", training=True).to_dict() == rows.to_dict()
+    assert read_part(TASK, settings, training=True).to_dict() == rows.to_dict()
     settings.columns = []
-    with pytest.raises(ElmoError, match=r"hub: no column `context`; the columns are id, title, text"):
-        TASK.read_hub(settings, "train", training=True)
+    with pytest.raises(ElmoError, match=r"hub, row 0: no column `context` for `context`; the columns are id, title"):
+        read_part(TASK, settings, training=True)
 
 
 def changed(**values: object) -> dict:
@@ -473,16 +474,16 @@ def changed(**values: object) -> dict:
         ([question(answers=[])], "question q0 has no answers"),
         ([question(answers=[("", 3)])], "question q0 has the answer '' at 3"),
         ([question(answers=[("Oslo", "32")])], "question q0 has the answer 'Oslo' at '32'"),
-        ([question(), question()], "two questions with the id 'q0'"),
+        ([question(), question()], "2 questions with the id 'q0'"),
         ([changed(answers="Oslo")], r"data\[0\].paragraphs\[0\].qas\[0\]: .* `answers` is a list"),
-        ([changed(answers=["Oslo"])], "`text` is a value"),
+        ([changed(answers=["Oslo"])], "is not an object of `text` and `answer_start`"),
         ([changed(id=None)], "`id` is text"),
-        ([], "empty, there are no questions"),
+        ([], "empty, there are no examples"),
         ('{"data": [{"paragraphs": [{"context": "", "qas": [0]}]}]}', "`id` is text"),
         ('{"data": {}}', "`data` is a list"),
         ("[]", "`data` is a list"),
         ('{"data": [{}]}', r"data\[0\]: .* `paragraphs` is a list"),
-        ('{"data": [', "no JSON: .*line 1"),
+        ('{"data": [', "not JSON: .*line 1"),
     ],
 )
 def test_bad_data_is_one_clear_line_with_its_place(content, message, tmp_path):

@@ -26,13 +26,13 @@ from modeling_elmo.roles_elmo import HighwayLstm, _HighwayRecurrence, plain_high
 from modeling_elmo.tagging_elmo import allowed_labels
 from training import finetune
 from training.srl import (
-    SemanticRoles,
+    SemanticRoleLabeling,
     arguments_of,
     cells_of_labels,
     count_arguments,
     labels_of_cells,
-    read_propositions,
 )
+from training.task_data import read_examples
 
 ROLES = ("ARG0", "ARG1", "C-ARG1", "R-ARG0", "V")
 LABELS = ["O", *(f"{place}-{role}" for role in ROLES for place in "BI")]
@@ -309,7 +309,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_sentences_have_words_predicates_and_roles(tmp_path):
-    first, second, third = read_propositions(write(tmp_path / "data", COLUMNS))
+    first, second, third = read_examples("srl", write(tmp_path / "data", COLUMNS))
     assert first["words"] == ["The", "cat", "that", "Anna", "bought", "ate", "it"]
     assert first["predicates"] == [4, 5]
     assert first["roles"] == [
@@ -322,14 +322,14 @@ def test_sentences_have_words_predicates_and_roles(tmp_path):
 
 def test_other_columns_before_the_roles_are_found_or_told(tmp_path):
     text = "She  *  -      (A0*)\nslept  *  sleep  (V*)\n\nNo  *  -\n"
-    sentences = read_propositions(write(tmp_path / "data", text))
+    sentences = read_examples("srl", write(tmp_path / "data", text))
     assert sentences["words"] == [["She", "slept"], ["No"]]
     assert sentences["predicates"] == [[1], []]
-    assert read_propositions(tmp_path / "data", frame_column=3)[0] == sentences[0]
+    assert read_examples("srl", tmp_path / "data", column=3)[0] == sentences[0]
     asterisks = write(tmp_path / "asterisks", "*  -  (A0*)\nruns  run  (V*)\n")
-    assert read_propositions(asterisks)["predicates"] == [[1]]
+    assert read_examples("srl", asterisks)["predicates"] == [[1]]
     nothing = write(tmp_path / "nothing", "Yes  UH  -\n")
-    assert read_propositions(nothing)["predicates"] == [[]]
+    assert read_examples("srl", nothing)["predicates"] == [[]]
 
 
 @pytest.mark.parametrize(
@@ -338,8 +338,8 @@ def test_other_columns_before_the_roles_are_found_or_told(tmp_path):
         ("a\t-\t(A0*\nb\tb\t(V*)\n", r"line 2: '\(V\*\)' begins inside of A0: a predicate's roles may not overlap"),
         ("a\t-\t(A0*\nb\tb\t*\n", r"line 1: unbalanced brackets: \(A0\* is never closed"),
         ("a\t-\t*)\nb\tb\t(V*)\n", r"line 1: unbalanced brackets: '\*\)' closes nothing"),
-        ("a\t-\t(A0(A1*)\nb\tb\t(V*)\n", r"line 1: '\(A0\(A1\*\)' marks no role: expected \(ROLE\*"),
-        ("a\t-\t(A0*))\nb\tb\t(V*)\n", r"line 1: '\(A0\*\)\)' marks no role"),
+        ("a\t-\t(A0(A1*)\nb\tb\t(V*)\n", r"line 1: '\(A0\(A1\*\)' is not a role: expected \(ROLE\*"),
+        ("a\t-\t(A0*))\nb\tb\t(V*)\n", r"line 1: '\(A0\*\)\)' is not a role"),
         ("a\t-\t*\nb\tb\t(V*)\nc\tc\t*\n", "line 1: the sentence has 2 predicates by its column 2, and 1 columns"),
         (
             "a\t-\t*\nb\tb\t(V*)\n\nc\t-\t*\n",
@@ -352,16 +352,16 @@ def test_other_columns_before_the_roles_are_found_or_told(tmp_path):
 )
 def test_broken_columns_are_one_clear_line(text, message, tmp_path):
     with pytest.raises(ElmoError, match=message) as caught:
-        read_propositions(write(tmp_path / "data.conll", text))
+        read_examples("srl", write(tmp_path / "data.conll", text))
     assert "data.conll" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ElmoError, match="no such file"):
-        read_propositions(tmp_path / "missing")
-    with pytest.raises(ElmoError, match="`frame_column` counts from 1 and is after the word's, got 1"):
-        read_propositions(write(tmp_path / "data", COLUMNS), frame_column=1)
+        read_examples("srl", tmp_path / "missing")
+    with pytest.raises(ElmoError, match="`column` of frames counts from 1 and is after the word's, got 1"):
+        read_examples("srl", write(tmp_path / "data", COLUMNS), column=1)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["O", *ROLES]), st.integers(1, 4)), max_size=8))
@@ -377,7 +377,7 @@ def test_the_shared_data_is_written_as_it_was_read(shared):
     path = shared / "data" / "srl" / "dev.conll"
     lines = [
         "\t".join([columns, *(cells[word] for cells in roles)])
-        for sentence in read_propositions(path)
+        for sentence in read_examples("srl", path)
         for roles in [[cells_of_labels(labels) for labels in sentence["roles"]]]
         for word, columns in enumerate(sentence["columns"])
     ]
@@ -431,7 +431,7 @@ def learned(tmp_path_factory) -> Path:
     """A folder of the recipe's model, made smaller, that learned ten predicates by heart."""
     folder = tmp_path_factory.mktemp("srl")
     data = write_sentences(folder / "data.conll")
-    words = sorted({word.lower() for sentence in read_propositions(data) for word in sentence["words"]})
+    words = sorted({word.lower() for sentence in read_examples("srl", data) for word in sentence["words"]})
     torch.manual_seed(0)
     vectors = "".join(f"{word} {' '.join(f'{x:.3f}' for x in torch.randn(8))}\n" for word in words)
     arguments = ["--task", "srl", "--train_file", data, "--validation_file", data, "--output_dir", folder / "out"]
@@ -488,8 +488,8 @@ def test_the_command_says_how_predicates_are_marked(sentence, learned):
 
 
 def test_a_role_that_the_training_data_lacks_is_missed_and_has_no_loss(tmp_path):
-    task = SemanticRoles("srl", ElmoForSemanticRoleLabeling, metric="f1")
-    rows = read_propositions(write(tmp_path / "data", COLUMNS))
+    task = SemanticRoleLabeling("srl", ElmoForSemanticRoleLabeling, metric="f1")
+    rows = read_examples("srl", write(tmp_path / "data", COLUMNS))
     labels = [label for label in task.label_names(rows) if not label.endswith("ARG0")]
     examples = task.examples(rows, labels, ElmoTokenizer())
     assert len(examples) == 3
@@ -508,9 +508,9 @@ def test_a_role_that_the_training_data_lacks_is_missed_and_has_no_loss(tmp_path)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--columns", "words=tokens"], "`columns` of srl can say where frames are, as in frame=4"),
+        (["--columns", "words=tokens"], "`columns` of srl may only number that of frames, as in frame=4"),
         (["--columns", "frame=9"], "no column 9 for frames"),
-        (["--dataset_name", "somebody/roles", "--train_file", ""], "srl reads files of bracketed columns"),
+        (["--dataset_name", "somebody/roles", "--train_file", ""], "srl reads files of columns"),
         (["--train_file", "{nothing}"], "no sentence has a predicate"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
@@ -534,14 +534,14 @@ def test_files_of_conll_2012_are_read_as_columns(tmp_path):
     ]
     text = "\n".join("   ".join(row) for row in rows)
     (tmp_path / "x.conll").write_text(f"#begin document (bc/x); part 000\n{text}\n\n#end document\n")
-    (row,) = read_propositions(tmp_path / "x.conll")
+    (row,) = read_examples("srl", tmp_path / "x.conll")
     assert row["words"] == ["Dogs", "bark", "on"]
     assert row["predicates"] == [1, 2]
     assert row["roles"] == [["B-ARG0", "B-V", "O"], ["O", "B-ARG1", "B-V"]]
     assert row["columns"][1] == "bark\tVBP\tbark\t01"
     (tmp_path / "y.conll").write_text("#begin document (x)\nx 0 0 a\n")
     with pytest.raises(ElmoError, match="line 2: 4 columns; CoNLL-2012 has 12 or more"):
-        read_propositions(tmp_path / "y.conll")
+        read_examples("srl", tmp_path / "y.conll")
 
 
 # Columns between blanks that align them, and between tabs; nothing but `#end document` after the second sentence.
@@ -566,8 +566,8 @@ nw/y_0001\t1\t2\truns\tVBZ\t(VP*)))\trun\t01\t-\t-\t*\t(V*)\t4)
 
 def rewrite(path: Path, predict: Callable[[list[str]], list[str]]) -> str:
     """A file's predictions, which are made of the gold labels of each predicate."""
-    task = SemanticRoles("srl", ElmoForSemanticRoleLabeling, metric="f1")
-    rows = read_propositions(path)
+    task = SemanticRoleLabeling("srl", ElmoForSemanticRoleLabeling, metric="f1")
+    rows = read_examples("srl", path)
     labels = task.label_names(rows)
     predicted = [[labels.index(label) for label in predict(roles)] for sentence in rows["roles"] for roles in sentence]
     longest = max(map(len, predicted))
@@ -584,11 +584,11 @@ def test_gold_roles_as_predictions_make_the_same_file(text, tmp_path):
 
 def test_wrong_predictions_for_conll_2012_change_only_the_columns_of_roles(tmp_path):
     path = write(tmp_path / "data.conll", CONLL_2012_TEXT)
-    gold = read_propositions(path)
+    gold = read_examples("srl", path)
     assert gold["predicates"] == [[1, 3], [], [2]]
     # All of the sentence is one argument, of another length in brackets than what was there.
     written = rewrite(path, predict=lambda roles: ["B-ARG1"] + ["I-ARG1"] * (len(roles) - 1))
-    found = read_propositions(write(tmp_path / "predictions.conll", written))
+    found = read_examples("srl", write(tmp_path / "predictions.conll", written))
     assert found["roles"][0] == [["B-ARG1", "I-ARG1", "I-ARG1", "I-ARG1"]] * 2
     assert [found[name] for name in ("words", "columns", "predicates")] == [
         gold[name] for name in ("words", "columns", "predicates")
@@ -603,7 +603,7 @@ def test_wrong_predictions_for_conll_2012_change_only_the_columns_of_roles(tmp_p
 
 def test_a_document_of_conll_2012_ends_its_last_sentence_and_has_all_words(tmp_path):
     path = write(tmp_path / "data.conll", CONLL_2012_TEXT.replace("\n\n#end", "\n#end"))
-    assert list(map(len, read_propositions(path)["words"])) == [4, 2, 3]
+    assert list(map(len, read_examples("srl", path)["words"])) == [4, 2, 3]
     write(path, "a - (A0*)\nruns run (V*)\n\n" + CONLL_2012_TEXT)
     with pytest.raises(ElmoError, match="line 1: 3 columns; CoNLL-2012 has 12 or more"):
-        read_propositions(path)
+        read_examples("srl", path)

@@ -8,15 +8,8 @@ import datasets
 import pytest
 
 from modeling_elmo.files import ElmoError
-from training.task_data import (
-    SCHEMES,
-    SENTIMENTS,
-    detect_scheme,
-    read_examples,
-    read_hub_examples,
-    sample_fraction,
-    to_scheme,
-)
+from training.tag_schemes import SCHEMES, detect_scheme, to_scheme
+from training.task_data import SENTIMENTS, read_examples, read_hub_examples, sample_fraction
 
 IOB1 = """-DOCSTART- -X- O O
 
@@ -108,15 +101,15 @@ def test_types_may_hold_hyphens():
 @pytest.mark.parametrize(
     ("tags", "scheme", "message"),
     [
-        ("O I-A", "BIO", "tag 2 of a sentence: 'I-A' after 'O' breaks the BIO"),
+        ("O I-A", "BIO", "tag 2 of a sentence: 'I-A' after 'O' violates the BIO"),
         ("B-B I-A", "BIO", "tag 2 of a sentence: 'I-A' after 'B-B'"),
-        ("B-A", "IOB1", "tag 1 of a sentence: 'B-A' after 'O' breaks the IOB1"),
-        ("E-A", "BIOES", "tag 1 of a sentence: 'E-A' after 'O' breaks the BIOES"),
+        ("B-A", "IOB1", "tag 1 of a sentence: 'B-A' after 'O' violates the IOB1"),
+        ("E-A", "BIOES", "tag 1 of a sentence: 'E-A' after 'O' violates the BIOES"),
         ("B-A O", "BIOES", "tag 2 of a sentence: 'O' after 'B-A'"),
-        ("O B-A", "BIOES", "tag 2 of a sentence: 'B-A' at a sentence's end"),
-        ("S-A", "BIO", "'S-A' is no tag of the BIO"),
-        ("B-A L-A", "BIOES", "'L-A' is no tag"),
-        ("B-", "BIO", "'B-' is no tag"),
+        ("O B-A", "BIOES", "tag 2 of a sentence: 'B-A' at the end of a sentence"),
+        ("S-A", "BIO", "'S-A' is not a tag of the BIO"),
+        ("B-A L-A", "BIOES", "'L-A' is not a tag"),
+        ("B-", "BIO", "'B-' is not a tag"),
     ],
 )
 def test_tags_that_break_their_scheme_are_refused(tags, scheme, message):
@@ -317,10 +310,10 @@ def test_classes_of_the_hub_are_names_but_of_a_choice_its_index(task, label, exp
             "ner",
             "a.conll",
             "EU B-ORG\n\nA B-LOC\nB I-PER\n",
-            "line 4: tag 'I-PER' after 'B-LOC' breaks the BIO scheme",
+            "line 4: tag 'I-PER' after 'B-LOC' violates the BIO scheme",
         ),
-        ("ner", "a.conll", "EU S-ORG\nB E-PER\n", "line 2: tag 'E-PER' after 'S-ORG' breaks the BIOES scheme"),
-        ("ner", "a.conll", "EU NNP\n", "line 1: tag 'NNP' is no tag of the BIO scheme"),
+        ("ner", "a.conll", "EU S-ORG\nB E-PER\n", "line 2: tag 'E-PER' after 'S-ORG' violates the BIOES scheme"),
+        ("ner", "a.conll", "EU NNP\n", "line 1: tag 'NNP' is not a tag of the BIO scheme"),
         ("ner", "a.conll", b"EU O\n\xff\xfe O\n", "line 2: not UTF-8 text"),
         ("ner", "a.conllu", CONLLU, "a CoNLL-U file has the tags of pos"),
         ("ner", "a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}', "line 1: 1 words have 2 tags"),
@@ -328,8 +321,8 @@ def test_classes_of_the_hub_are_names_but_of_a_choice_its_index(task, label, exp
         ("ner", "a.jsonl", '{"words": ["a"], "tags": [3]}', "line 1: `tags` is [3]; expected a list of strings"),
         ("pos", "a.conllu", CONLLU.replace("VERB", "_"), "line 7: a tag is missing"),
         ("sst", "a.txt", "(3 (2 It) (2 works))\n(3 (2 It)\n", "line 2: unbalanced brackets: 1 are not closed"),
-        ("sst", "a.txt", "(3 (2 It)) (2 works))\n", "line 1: unbalanced brackets: '(' is outside of them all"),
-        ("sst", "a.txt", "(3 It))\n", "line 1: unbalanced brackets: ')' is outside of them all"),
+        ("sst", "a.txt", "(3 (2 It)) (2 works))\n", "line 1: unbalanced brackets: '(' is outside of all brackets"),
+        ("sst", "a.txt", "(3 It))\n", "line 1: unbalanced brackets: ')' is outside of all brackets"),
         ("sst", "a.txt", "(3 It)\nworks\n", "line 2: unbalanced brackets: 'works'"),
         ("sst", "a.txt", "(3 It)\n(5 It)\n", "line 2: a phrase has the label '5'"),
         ("sst", "a.txt", "(3 (2 ) (2 It))\n", "line 1: a phrase has no words"),
@@ -342,11 +335,11 @@ def test_classes_of_the_hub_are_names_but_of_a_choice_its_index(task, label, exp
         ("nli", "a.txt", "just text\n", "line 1: expected a table"),
         ("nli", "a.tsv", "premise\thypothesis\tlabel\n", "empty, there are no examples"),
         ("nli", "a.jsonl", '{"premise": "a"}\n', "line 1: no column `hypothesis`"),
-        ("nli", "a.jsonl", "{no json\n", "line 1: no JSON: Expecting property name"),
-        ("nli", "a.jsonl", "3\n", "line 1: expected a JSON object, got a int"),
-        ("nli", "a.json", "[\n{},\nno]\n", "no JSON: Expecting value at line 3, column 1"),
+        ("nli", "a.jsonl", "{no json\n", "line 1: not JSON: Expecting property name"),
+        ("nli", "a.jsonl", "3\n", "line 1: expected a JSON object, got int"),
+        ("nli", "a.json", "[\n{},\nno]\n", "not JSON: Expecting value: line 3 column 1"),
         ("nli", "a.parquet", "no parquet", "a.parquet: "),
-        ("choice", "a.jsonl", '{"context": "a", "choices": ["b", "c"], "label": 2}', "the label '2' is no choice"),
+        ("choice", "a.jsonl", '{"context": "a", "choices": ["b", "c"], "label": 2}', "the label '2' is not a choice"),
         ("choice", "a.jsonl", '{"context": "a", "choices": ["b", ""], "label": 0}', "`choices` has an empty string"),
         ("choice", "a.jsonl", '{"context": "a", "choices": ["b", "c"], "label": null}', "the label is missing"),
     ],
@@ -363,7 +356,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path):
     columns = write(tmp_path / "a.conll", IOB1)
     table = write(tmp_path / "a.csv", "text,label\na,b\n")
     assert "no such file" in fail("sst", tmp_path / "nowhere.txt")
-    assert "`task` must be one of ner, pos, sst, nli, choice, got 'squad'" in fail("squad", trees)
+    assert "`task` must be one of ner, pos, sst, nli, choice, srl, squad, coref, got 'glue'" in fail("glue", trees)
     assert "`scheme` must be one of BIO, BIOES, IOB1" in fail("ner", columns, scheme="BILOU")
     assert "`column` counts from 1, got 0" in fail("ner", columns, column=0)
     assert "no tag in column 9" in fail("ner", columns, column=9)

@@ -3,12 +3,11 @@
 A document is its sentences, as words, and its clusters, each a list of mentions. A mention is a span of words that are
 numbered through the document: its first word and one past its last.
 
-Files are in the format of CoNLL-2012, of which the fourth column, the word, and the last, the mentions' brackets, are
-read; or in JSON lines with `sentences` and `clusters`, where a mention is its first and its last word, as
-published data sets have it. Hub data sets have the same two columns.
+Files are in the format of CoNLL-2012, of which the fourth column, the word, and the last, the brackets of mentions,
+are read; or tables with `sentences` and `clusters`, where a mention is its first and its last word, as in published
+data sets.
 """
 
-import bisect
 import itertools
 import logging
 import re
@@ -28,15 +27,15 @@ from modeling_elmo import ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from training.examples import Examples
+from training.readers import Line, located, read_blocks, read_lines, to_dataset
 from training.settings import TaskSettings
-from training.task_data import KINDS, dataset_of, json_records, load_split, read_lines, split_columns
 from training.tasks import Task
 
 logger = logging.getLogger(__name__)
 
-# Columns between the word and the brackets, which the format has and we have nothing for.
-EMPTY_COLUMNS = 8
 WORD_COLUMN = 3
+# Columns between the word and the brackets, which the format has and we have nothing for.
+EMPTY_COLUMNS = ["-"] * 8
 
 _BEGIN = re.compile(r"#begin document \(?(.*?)\)?(?:;\s*part\s+(\S+))?\s*$")
 _BRACKET = re.compile(r"(\()?([^()|\s]+?)(\))?")
@@ -46,7 +45,7 @@ Clusters = list[list[Mention]]
 
 
 class Document(NamedTuple):
-    """A document and what it mentions. `part` is of OntoNotes, whose documents may have several."""
+    """A document and its clusters. `part` is of OntoNotes, whose documents may have several."""
 
     name: str
     part: str
@@ -57,197 +56,214 @@ class Document(NamedTuple):
 # ----------------------------------------------------------------------------------------------------------- reading
 
 
-def read_documents(path: Path, columns: Mapping[str, str] | None = None) -> list[Document]:
-    """The documents of a file in CoNLL-2012 format or JSON lines, whose columns may have names of their own."""
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
-    is_json = KINDS.get(path.suffix.lower()) == "json" or path.suffix.lower() == ".jsonlines"
-    if is_json:
-        return [_from_record(record, place, columns or {}) for place, record in json_records(path)]
-    if columns:
-        raise ElmoError(f"{path}: `columns` means nothing for a CoNLL-2012 file")
-    return list(_read_conll(path))
+def read_conll(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the documents between `#begin document` and `#end document`, as rows."""
+    begin: tuple[int, str] | None = None  # number and text of the line that opened a document
+    lines: list[tuple[int, str]] = []
+    for number, text in read_lines(path):
+        with located(f"{path}, line {number}"):
+            if text.startswith("#begin document"):
+                if begin:
+                    raise ValueError(f"the document that begins in line {begin[0]} has no `#end document`")
+                begin, lines = (number, text), []
+            elif text.startswith("#end document"):
+                if not begin:
+                    raise ValueError("`#end document` without a `#begin document` before it")
+                with located(f"{path}, line {begin[0]}"):
+                    yield _parse_document(begin[1], lines, path)._asdict()
+                begin = None
+            elif not text.startswith("#"):
+                if text.strip() and not begin:
+                    raise ValueError("a word outside of `#begin document` and `#end document`")
+                lines.append((number, text))
+    if begin:
+        raise ElmoError(f"{path}: the document that begins in line {begin[0]} has no `#end document`")
 
 
-def _read_conll(path: Path) -> Iterator[Document]:
-    """Documents between `#begin document` and `#end document`, sentences parted by empty lines."""
-    open_since = 0  # the line of the `#begin document` that has no end yet
-    name, part = "", "0"
-    sentences: list[list[str]] = [[]]
+def _parse_document(begin: str, lines: list[tuple[int, str]], path: Path) -> Document:
+    parts = _BEGIN.match(begin)
+    name = parts[1] if parts else ""
+    part = parts[2] if parts and parts[2] else "0"
+    sentences = []
     brackets = _Brackets()
-    for number, line in read_lines(path):
-        place = f"{path}, line {number}"
-        if line.startswith("#begin document"):
-            if open_since:
-                raise ElmoError(f"{place}: the document that begins in line {open_since} has no `#end document`")
-            found = _BEGIN.match(line)
-            name, part = (found[1], found[2] or "0") if found else ("", "0")
-            open_since, sentences, brackets = number, [[]], _Brackets()
-        elif line.startswith("#end document"):
-            if not open_since:
-                raise ElmoError(f"{place}: `#end document` without a `#begin document` before it")
-            document = Document(
-                name, part, [words for words in sentences if words], brackets.clusters(f"{path}, line ")
-            )
-            yield _checked(document, f"{path}, line {open_since}")
-            open_since = 0
-        elif not line.strip():
-            sentences.append([])
-        elif not line.startswith("#"):
-            if not open_since:
-                raise ElmoError(f"{place}: a word outside of `#begin document` and `#end document`")
-            fields = split_columns(line)
-            if len(fields) < WORD_COLUMN + 2:
-                raise ElmoError(
-                    f"{place}: {len(fields)} columns; expected document, part, number, word, ..., brackets"
-                )
-            sentences[-1].append(fields[WORD_COLUMN])
-            brackets.read(fields[-1].strip(), number, place)
-    if open_since:
-        raise ElmoError(f"{path}: the document that begins in line {open_since} has no `#end document`")
+    for block in read_blocks(lines, path):
+        for line in block:
+            with located(line.place):
+                if len(line.columns) < WORD_COLUMN + 2:
+                    raise ValueError(
+                        f"{len(line.columns)} columns; expected document, part, number, word, ..., brackets"
+                    )
+                brackets.read(line)
+        sentences.append([line.columns[WORD_COLUMN] for line in block])
+    return checked(Document(name, part, sentences, brackets.clusters()))
 
 
 class _Brackets:
     """The last column of a document, read word by word: `(3` begins a mention of cluster 3, `3)` ends the last one
-    that began, `(3)` is one, and several are parted by `|`.
+    that began, `(3)` is one, and several are separated by `|`.
     """
 
     def __init__(self) -> None:
         self.word = 0
-        self.begun: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # words, lines
+        self.open: defaultdict[str, list[tuple[int, Line]]] = defaultdict(list)  # first words of mentions
         self.found: defaultdict[str, list[Mention]] = defaultdict(list)
 
-    def read(self, cell: str, line: int, place: str) -> None:
-        for bracket in cell.split("|") if cell not in ("", "-") else ():
+    def read(self, line: Line) -> None:
+        cell = line.columns[-1].strip()
+        brackets = [] if cell in ("", "-") else cell.split("|")
+        for bracket in brackets:
             parts = _BRACKET.fullmatch(bracket)
             if parts is None or not (parts[1] or parts[3]):
-                raise ElmoError(f"{place}: no brackets of mentions: {cell!r}; expected some like (3), (3, 3)|(5 or -")
+                raise ValueError(f"not brackets of mentions: {cell!r}; expected something like (3), (3, 3)|(5 or -")
             begins, cluster, ends = parts.groups()
-            if begins and ends:
-                self.found[cluster].append((self.word, self.word + 1))
-            elif begins:
-                self.begun[cluster].append((self.word, line))
-            elif not self.begun[cluster]:
-                raise ElmoError(f"{place}: `{cluster})` ends a mention of cluster {cluster} that has not begun")
-            else:
-                self.found[cluster].append((self.begun[cluster].pop()[0], self.word + 1))
+            if begins:
+                self.open[cluster].append((self.word, line))
+            if ends:
+                if not self.open[cluster]:
+                    raise ValueError(f"`{cluster})` ends a mention of cluster {cluster} that has not begun")
+                first, _ = self.open[cluster].pop()
+                self.found[cluster].append((first, self.word + 1))
         self.word += 1
 
-    def clusters(self, file_and_line: str) -> Clusters:
-        unended = [(line, cluster) for cluster, begun in self.begun.items() for _, line in begun]
-        if unended:
-            line, cluster = min(unended)
-            raise ElmoError(f"{file_and_line}{line}: `({cluster}` begins a mention that never ends")
+    def clusters(self) -> Clusters:
+        unclosed = []
+        for cluster, mentions in self.open.items():
+            for _, line in mentions:
+                unclosed.append((line.number, line.place, cluster))
+        if unclosed:
+            _, place, cluster = min(unclosed)
+            raise ElmoError(f"{place}: `({cluster}` begins a mention that never ends")
         return sorted(sorted(mentions) for mentions in self.found.values())
 
 
-def _from_record(record: Mapping[str, Any], place: str, columns: Mapping[str, str]) -> Document:
-    """A document of a table, where a mention is its first and its last word."""
-    names = {field: columns.get(field, field) for field in ("sentences", "clusters")}
-    if missing := [name for name in names.values() if name not in record]:
-        raise ElmoError(f"{place}: no column `{missing[0]}`; the columns are {', '.join(map(str, record))}")
-    sentences, clusters = record[names["sentences"]], record[names["clusters"]]
+def document_row(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a document of a table, where a mention is its first and its last word."""
     try:
-        if any(isinstance(words, str) or not all(isinstance(word, str) for word in words) for words in sentences):
-            raise TypeError
-        spans = [[(int(first), int(last) + 1) for first, last in mentions] for mentions in clusters]
-        words = [list(words) for words in sentences if len(words)]
+        sentences = [_check_words(words) for words in values["sentences"] if len(words)]
+        clusters = []
+        for mentions in values["clusters"]:
+            spans = [(int(first), int(last) + 1) for first, last in mentions]
+            if spans:
+                clusters.append(sorted(spans))
     except (TypeError, ValueError):
-        raise ElmoError(
-            f"{place}: `{names['sentences']}` must be lists of words and `{names['clusters']}` lists of [first word, "
-            "last word]"
+        raise ValueError(
+            "`sentences` must be lists of words and `clusters` lists of [first word, last word]"
         ) from None
-    name = str(record.get("doc_key", place))
-    return _checked(Document(name, "0", words, [sorted(mentions) for mentions in spans if mentions]), place)
+    return checked(Document(str(values["doc_key"]), "0", sentences, clusters))._asdict()
 
 
-def _checked(document: Document, place: str) -> Document:
-    """Refuses what is no document: without words, or with mentions that are none or not told apart."""
-    length = sum(map(len, document.sentences))
+def _check_words(words: Any) -> list[str]:
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise TypeError
+    return list(words)
+
+
+def to_document(row: Mapping[str, Any]) -> Document:
+    """Return a row of a data set as a document."""
+    clusters = []
+    for mentions in row["clusters"]:
+        clusters.append([(first, end) for first, end in mentions])
+    return Document(row["name"], row["part"], row["sentences"], clusters)
+
+
+def checked(document: Document) -> Document:
+    """Refuse a document without words or with impossible mentions; merge clusters that share a mention."""
+    length = sum(len(words) for words in document.sentences)
     if not length:
-        raise ElmoError(f"{place}: the document {document.name!r} is empty")
-    document = document._replace(clusters=_merged(document.clusters, place))
-    for mentions in document.clusters:
-        for mention in mentions:
-            if not 0 <= mention[0] < mention[1] <= length:
-                raise ElmoError(f"{place}: {_shown(mention)} are no words of a document of {length}")
-        if crossing := next(_crossings(mentions), None):
-            raise ElmoError(f"{place}: mentions of one cluster cross: {' and '.join(map(_shown, crossing))}")
-    if crossing := next(_crossings([mention for mentions in document.clusters for mention in mentions]), None):
-        logger.warning(
-            "%s: mentions cross, at least one of which is not learned: %s", place, " and ".join(map(_shown, crossing))
-        )
-    return document
+        raise ValueError(f"the document {document.name!r} is empty")
+    clusters = _merge_clusters(document.clusters)
+    for mentions in clusters:
+        for first, end in mentions:
+            if not 0 <= first < end <= length:
+                raise ValueError(f"words {first} to {end - 1} are not words of a document of {length}")
+        crossing = find_crossing(mentions)
+        if crossing:
+            raise ValueError(f"mentions of one cluster cross: {crossing}")
+    crossing = find_crossing(list(itertools.chain(*clusters)))
+    if crossing:
+        logger.warning("%s: mentions cross, at least one of which is not learned: %s", document.name, crossing)
+    return document._replace(clusters=clusters)
 
 
-def _merged(clusters: Clusters, place: str) -> Clusters:
-    """The clusters, where two that share a mention are one, as OntoNotes has some, and no mention is there twice."""
-    cluster_of: dict[Mention, set[Mention]] = {}
+def _merge_clusters(clusters: Clusters) -> Clusters:
+    """Return the clusters without repeated mentions; two that share a mention become one, as OntoNotes has some."""
+    merged: list[set[Mention]] = []
     for mentions in clusters:
         whole = set(mentions)
-        for mention in mentions:
-            if mention in cluster_of:
-                logger.warning("%s: %s are a mention of two clusters, which are taken for one", place, _shown(mention))
-                whole |= cluster_of[mention]
-        cluster_of |= dict.fromkeys(whole, whole)
-    return sorted({id(whole): sorted(whole) for whole in cluster_of.values()}.values())
+        for other in list(merged):
+            shared = whole & other
+            if shared:
+                first, end = min(shared)
+                logger.warning("words %d to %d are a mention of two clusters, which become one", first, end - 1)
+                whole |= other
+                merged.remove(other)
+        merged.append(whole)
+    return sorted(sorted(whole) for whole in merged)
 
 
-def _shown(mention: Mention) -> str:
-    return f"words {mention[0]} to {mention[1] - 1}"
-
-
-def _crossings(mentions: Sequence[Mention]) -> Iterator[tuple[Mention, Mention]]:
-    """Pairs that share words without one being in the other."""
+def find_crossing(mentions: Sequence[Mention]) -> str:
+    """Describe two mentions that share words without one being in the other; return "" if there are none."""
     enclosing: list[Mention] = []
-    for mention in sorted(mentions, key=lambda span: (span[0], -span[1])):
-        enclosing = [outer for outer in enclosing if outer[1] > mention[0]]
-        yield from ((outer, mention) for outer in enclosing if outer[1] < mention[1])
-        enclosing.append(mention)
+    for first, end in sorted(mentions, key=lambda span: (span[0], -span[1])):
+        enclosing = [outer for outer in enclosing if outer[1] > first]
+        for outer in enclosing:
+            if outer[1] < end:
+                return f"words {outer[0]} to {outer[1] - 1} and words {first} to {end - 1}"
+        enclosing.append((first, end))
+    return ""
 
 
 def cut_document(document: Document, most_words: int) -> Iterator[Document]:
-    """A document in parts of at most so many words, but whole sentences; mentions across two parts are lost."""
-    begin, words, sentences = 0, 0, []
-    for sentence in [*document.sentences, None]:
-        if sentences and (sentence is None or words + len(sentence) > most_words):
-            inside = (
-                [(first - begin, end - begin) for first, end in mentions if begin <= first and end <= begin + words]
-                for mentions in document.clusters
-            )
-            yield document._replace(sentences=sentences, clusters=[mentions for mentions in inside if mentions])
-            begin, words, sentences = begin + words, 0, []
-        if sentence is not None:
-            sentences.append(sentence)
-            words += len(sentence)
+    """Yield parts of at most so many words, but whole sentences; mentions across two parts are lost."""
+    parts: list[list[list[str]]] = [[]]
+    words = 0
+    for sentence in document.sentences:
+        if parts[-1] and words + len(sentence) > most_words:
+            parts.append([])
+            words = 0
+        parts[-1].append(sentence)
+        words += len(sentence)
+    begin = 0
+    for sentences in parts:
+        end = begin + sum(len(sentence) for sentence in sentences)
+        clusters = []
+        for mentions in document.clusters:
+            inside = [(first - begin, last - begin) for first, last in mentions if begin <= first and last <= end]
+            if inside:
+                clusters.append(inside)
+        yield document._replace(sentences=sentences, clusters=clusters)
+        begin = end
 
 
 # ----------------------------------------------------------------------------------------------------------- writing
 
 
 def write_document(file: TextIO, document: Document) -> None:
-    """Writes a document in CoNLL-2012 format; columns that we have nothing for are `-`."""
-    begin, alone, end = defaultdict(list), defaultdict(list), defaultdict(list)
+    """Write a document in CoNLL-2012 format; columns that we have nothing for are `-`."""
+    spans = []
     for number, mentions in enumerate(document.clusters):
-        if crossing := next(_crossings(mentions), None):
-            raise ElmoError(
-                f"{document.name}: mentions of one cluster cross, which brackets cannot say: "
-                f"{' and '.join(map(_shown, crossing))}"
-            )
-        for first, after in mentions:
-            if after - first == 1:
-                alone[first].append(f"({number})")
-            else:  # the longest begins first and ends last
-                bisect.insort(begin[first], (-after, f"({number}"))
-                bisect.insort(end[after - 1], (-first, f"{number})"))
+        crossing = find_crossing(mentions)
+        if crossing:
+            raise ElmoError(f"{document.name}: brackets cannot express that mentions of one cluster cross: {crossing}")
+        for first, end in mentions:
+            spans.append((first, end, number))
+    cells: defaultdict[int, list[str]] = defaultdict(list)
+    # In a cell mentions that begin come first, the longest first, then those of one word, then those that end.
+    for first, end, number in sorted(spans, key=lambda span: -span[1]):
+        if end - first > 1:
+            cells[first].append(f"({number}")
+    for first, end, number in spans:
+        if end - first == 1:
+            cells[first].append(f"({number})")
+    for first, end, number in sorted(spans, key=lambda span: -span[0]):
+        if end - first > 1:
+            cells[end - 1].append(f"{number})")
     file.write(f"#begin document ({document.name}); part {document.part}\n")
     place = itertools.count()
     for sentence in document.sentences:
         for number, word in enumerate(sentence):
-            here = next(place)
-            longer = [[text for _, text in brackets[here]] for brackets in (begin, end)]
-            cell = "|".join([*longer[0], *alone[here], *longer[1]]) or "-"
-            columns = [document.name, document.part, str(number), word, *["-"] * EMPTY_COLUMNS, cell]
+            brackets = "|".join(cells[next(place)]) or "-"
+            columns = [document.name, document.part, str(number), word, *EMPTY_COLUMNS, brackets]
             file.write("\t".join(columns) + "\n")
         file.write("\n")
     file.write("#end document\n")
@@ -256,8 +272,8 @@ def write_document(file: TextIO, document: Document) -> None:
 # ------------------------------------------------------------------------------------------------------------ scores
 
 
-class _Counts(NamedTuple):
-    """What was found of what there is, and what is right of what was found: recall and precision before division."""
+class Fractions(NamedTuple):
+    """Recall and precision before division, so that documents can be added up."""
 
     recalled: float
     in_gold: float
@@ -265,23 +281,31 @@ class _Counts(NamedTuple):
     in_predicted: float
 
 
-def _muc(gold: Clusters, predicted: Clusters) -> _Counts:
-    """Vilain et al. (1995): the fewest links that hold each cluster together, less those that the other side lacks."""
+def muc(gold: Clusters, predicted: Clusters) -> Fractions:
+    """Count the fewest links that hold each cluster together, less those the other lacks (Vilain et al., 1995)."""
+    return Fractions(*_links(gold, predicted), *_links(predicted, gold))
 
-    def links(clusters: Clusters, others: Clusters) -> tuple[float, float]:
-        cluster_of = {mention: number for number, mentions in enumerate(others) for mention in mentions}
-        found = 0
-        for mentions in clusters:
-            parts = {cluster_of.get(mention, mention) for mention in mentions}
-            found += len(mentions) - len(parts)
-        return found, sum(len(mentions) - 1 for mentions in clusters)
 
-    return _Counts(*links(gold, predicted), *links(predicted, gold))
+def _links(clusters: Clusters, others: Clusters) -> tuple[int, int]:
+    cluster_of = _cluster_ids(others)
+    shared = total = 0
+    for mentions in clusters:
+        parts = {cluster_of.get(mention, mention) for mention in mentions}
+        shared += len(mentions) - len(parts)
+        total += len(mentions) - 1
+    return shared, total
+
+
+def _cluster_ids(clusters: Clusters) -> dict[Mention, int]:
+    ids = {}
+    for number, mentions in enumerate(clusters):
+        ids.update(dict.fromkeys(mentions, number))
+    return ids
 
 
 def _overlaps(gold: Clusters, predicted: Clusters) -> np.ndarray:
-    """How many mentions each two clusters share: (gold, predicted)."""
-    cluster_of = {mention: number for number, mentions in enumerate(predicted) for mention in mentions}
+    """Count the mentions that each two clusters share: (gold, predicted)."""
+    cluster_of = _cluster_ids(predicted)
     shared = np.zeros((len(gold), len(predicted)))
     for number, mentions in enumerate(gold):
         for mention in mentions:
@@ -294,52 +318,51 @@ def _sizes(clusters: Clusters) -> np.ndarray:
     return np.array([len(mentions) for mentions in clusters], dtype=float)
 
 
-def _b_cubed(gold: Clusters, predicted: Clusters) -> _Counts:
-    """Bagga and Baldwin (1998): for each mention, how much of its cluster is in its cluster on the other side."""
-    squares, of_gold, of_predicted = _overlaps(gold, predicted) ** 2, _sizes(gold), _sizes(predicted)
-    return _Counts(
-        float((squares.sum(1) / of_gold).sum()),
-        float(of_gold.sum()),
-        float((squares.sum(0) / of_predicted).sum()),
-        float(of_predicted.sum()),
-    )
+def b_cubed(gold: Clusters, predicted: Clusters) -> Fractions:
+    """Count mentions by how much of their cluster is in theirs on the other side (Bagga and Baldwin, 1998)."""
+    squares = _overlaps(gold, predicted) ** 2
+    in_gold, in_predicted = _sizes(gold), _sizes(predicted)
+    recalled = (squares.sum(1) / in_gold).sum()
+    precise = (squares.sum(0) / in_predicted).sum()
+    return Fractions(float(recalled), float(in_gold.sum()), float(precise), float(in_predicted.sum()))
 
 
-def _ceaf(gold: Clusters, predicted: Clusters) -> _Counts:
-    """Luo (2005), φ4: how alike clusters are, in the best one-to-one alignment."""
-    similar = 2 * _overlaps(gold, predicted) / (_sizes(gold)[:, None] + _sizes(predicted)[None])
-    total = float(similar[linear_sum_assignment(similar, maximize=True)].sum())
-    return _Counts(total, len(gold), total, len(predicted))
+def ceaf(gold: Clusters, predicted: Clusters) -> Fractions:
+    """Sum the similarity φ4 of clusters (Luo, 2005) in the best one-to-one alignment."""
+    similarity = 2 * _overlaps(gold, predicted) / (_sizes(gold)[:, None] + _sizes(predicted)[None])
+    total = float(similarity[linear_sum_assignment(similarity, maximize=True)].sum())
+    return Fractions(total, len(gold), total, len(predicted))
 
 
-def _mentions(gold: Clusters, predicted: Clusters) -> _Counts:
-    """Whether mentions are found, whatever their clusters."""
-    both, of_gold, of_predicted = _overlaps(gold, predicted).sum(), _sizes(gold).sum(), _sizes(predicted).sum()
-    return _Counts(float(both), float(of_gold), float(both), float(of_predicted))
+def mention(gold: Clusters, predicted: Clusters) -> Fractions:
+    """Count the mentions that are found, whatever their clusters."""
+    both = float(_overlaps(gold, predicted).sum())
+    return Fractions(both, float(_sizes(gold).sum()), both, float(_sizes(predicted).sum()))
 
 
-METRICS = {"muc": _muc, "b_cubed": _b_cubed, "ceaf": _ceaf, "mention": _mentions}
-# Those whose mean F1 is what CoNLL-2012 compared systems by.
-IN_THE_MEAN = ("muc", "b_cubed", "ceaf")
+# The mean F1 of the first three is what CoNLL-2012 compared systems by.
+METRICS = {"muc": muc, "b_cubed": b_cubed, "ceaf": ceaf, "mention": mention}
 
 
 def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> dict[str, float]:
-    """Precision, recall and F1 of each metric over some documents, and `conll_f1`, the mean of the three's F1.
+    """Compute precision, recall and F1 of each metric over some documents, and `conll_f1`, the mean of three F1.
 
     As the CoNLL-2012 scorer counts: over all documents together, of the clusters that there are, singletons included.
     """
-    scores = {}
+    scores = {"conll_f1": 0.0}
     for name, metric in METRICS.items():
         documents = [metric(*clusters) for clusters in zip(gold, predicted, strict=True)]
-        found, in_gold, right, in_predicted = (sum(column) for column in zip(*documents, strict=True))
-        precision = right / in_predicted if in_predicted else 0.0
-        recall = found / in_gold if in_gold else 0.0
+        recalled, in_gold, precise, in_predicted = (sum(column) for column in zip(*documents, strict=True))
+        precision = precise / in_predicted if in_predicted else 0.0
+        recall = recalled / in_gold if in_gold else 0.0
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
         scores |= {f"{name}_precision": precision, f"{name}_recall": recall, f"{name}_f1": f1}
-    return {"conll_f1": sum(scores[f"{name}_f1"] for name in IN_THE_MEAN) / len(IN_THE_MEAN), **scores}
+    scores["conll_f1"] = (scores["muc_f1"] + scores["b_cubed_f1"] + scores["ceaf_f1"]) / 3
+    return scores
 
 
 def without_singletons(clusters: Clusters) -> Clusters:
+    """Return the clusters of two mentions or more."""
     return [mentions for mentions in clusters if len(mentions) > 1]
 
 
@@ -347,66 +370,59 @@ def without_singletons(clusters: Clusters) -> Clusters:
 
 
 class Coreference(Task):
-    """Which mentions in a document are of the same thing."""
+    """The mentions in a document that refer to the same thing."""
 
     predictions_file = "predictions.conll"
 
-    def read(self, path: Path, settings: TaskSettings, training: bool) -> Dataset:
-        documents = read_documents(path, settings.renamed_columns())
-        return self._rows(documents, settings, training, str(path))
-
-    def read_hub(self, settings: TaskSettings, split: str, training: bool) -> Dataset:
-        assert settings.dataset_name is not None
-        rows = load_split(settings.dataset_name, settings.dataset_config_name, split)
-        columns = settings.renamed_columns()
-        documents = [
-            _from_record(row, f"{settings.dataset_name}, row {number}", columns) for number, row in enumerate(rows)
-        ]
-        return self._rows(documents, settings, training, settings.dataset_name)
-
-    @staticmethod
-    def _rows(documents: list[Document], settings: TaskSettings, training: bool, source: str) -> Dataset:
-        if training and settings.document_words:
-            documents = [part for document in documents for part in cut_document(document, settings.document_words)]
-        return dataset_of([document._asdict() for document in documents], source)
+    def prepare(self, rows: Dataset, settings: TaskSettings, training: bool, source: str) -> Dataset:
+        """Cut the documents for training, if the settings say so."""
+        if not training or not settings.document_words:
+            return rows
+        parts = []
+        for row in rows:
+            for document in cut_document(to_document(row), settings.document_words):
+                parts.append(document._asdict())
+        return to_dataset(parts, source)
 
     def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
-        documents = [
-            Document(**{**row, "clusters": [[(first, end) for first, end in spans] for spans in row["clusters"]]})
-            for row in rows
-        ]
-        sequences = [(words,) for document in documents for words in document.sentences]
+        documents = [to_document(row) for row in rows]
+        sequences = []
+        for document in documents:
+            for words in document.sentences:
+                sequences.append((words,))
         return Examples(sequences, documents, per_example=[len(document.sentences) for document in documents])
 
     def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        mentions = [
-            [(*mention, number) for number, spans in enumerate(document.clusters) for mention in spans]
-            for document in labels
-        ]
-        rows = [torch.tensor(spans, dtype=torch.long).view(-1, 3) for spans in mentions]
+        rows = []
+        for document in labels:
+            mentions = []
+            for number, spans in enumerate(document.clusters):
+                for first, end in spans:
+                    mentions.append((first, end, number))
+            rows.append(torch.tensor(mentions, dtype=torch.long).view(-1, 3))
         return {"labels": pad_sequence(rows, batch_first=True, padding_value=IGNORED)}
 
-    def scores(self, examples: Examples, labels: Sequence[str], predicted: np.ndarray) -> dict[str, float]:
-        """With all clusters and, as OntoNotes has it, without those of one mention: `without_singletons_conll_f1`."""
+    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
+        """Score all clusters and, as OntoNotes has them, those of two mentions or more."""
         gold = [document.clusters for document in examples.labels]
-        found = [predicted_clusters(rows) for rows in predicted]
-        linked = coreference_scores(*([without_singletons(one) for one in part] for part in (gold, found)))
-        return {**coreference_scores(gold, found), "without_singletons_conll_f1": linked["conll_f1"]}
+        predicted = [predicted_clusters(rows) for rows in predictions]
+        linked = coreference_scores(
+            [without_singletons(clusters) for clusters in gold],
+            [without_singletons(clusters) for clusters in predicted],
+        )
+        return {**coreference_scores(gold, predicted), "without_singletons_conll_f1": linked["conll_f1"]}
 
     def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predicted: np.ndarray
+        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
     ) -> None:
-        """The documents in CoNLL-2012 format, with the predicted clusters."""
-        for document, rows in zip(examples.labels, predicted, strict=True):
+        """Write the documents in CoNLL-2012 format with the predicted clusters."""
+        for document, rows in zip(examples.labels, predictions, strict=True):
             write_document(file, document._replace(clusters=predicted_clusters(rows)))
 
 
 def predicted_clusters(rows: np.ndarray) -> Clusters:
-    """A head's predictions (M, 3) for a document as clusters."""
+    """Return a head's predictions (M, 3) for a document as clusters."""
     clusters: dict[int, list[Mention]] = {}
     for first, end, number in rows[rows[:, 0] != IGNORED].tolist():
         clusters.setdefault(number, []).append((first, end))
     return list(clusters.values())
-
-
-__all__ = ["Coreference", "Document", "coreference_scores", "cut_document", "read_documents", "write_document"]

@@ -1,10 +1,10 @@
-"""What ELMo does, in a minute and without a network: `make demo`.
+"""Show what ELMo does, in a minute and without a network: `make demo`.
 
-Embeds sentences with elmo-mini, shows that a word's nearest uses go by its sense, trains a tagger with and without
-ELMo, and draws both. The sentences are in training/sample; what is made goes to the folder demo.
+Embeds sentences with elmo-mini, shows that a word's nearest uses share its sense, trains a tagger with and without
+ELMo, and plots both. The sentences are in training/sample; the outputs go to the folder demo.
 """
 
-import csv
+import itertools
 import json
 import os
 import sys
@@ -24,8 +24,10 @@ from modeling_elmo import MINI, ElmoEmbedder
 from modeling_elmo.files import BAD_INPUT, ElmoError
 from modeling_elmo.neighbors import Uses, mark
 from modeling_elmo.scoring import load_scorer
+from training.evaluate import unit
 from training.figures import draw_mix, draw_senses
-from training.finetune import MIX_FILE, finetune
+from training.finetune import MIX_FILE, STOPPED, finetune
+from training.readers import read_records
 from training.task_data import read_examples
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -51,7 +53,7 @@ PICTURED = ("bank", "present", "play")
 SHOWN = 3
 FREQUENT = 10_000
 
-# Enough epochs for the tagger without ELMo to come to rest too.
+# Enough epochs for the tagger without ELMo to converge too.
 EPOCHS = 60
 SEEDS = (1, 2)
 TAGGER = """
@@ -71,10 +73,8 @@ class Use(NamedTuple):
 
 
 def read_uses() -> list[Use]:
-    with (SAMPLE / "senses.tsv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
     uses = []
-    for row in rows:
+    for _, row in read_records(SAMPLE / "senses.tsv", "tsv"):
         words = row["sentence"].split()
         uses.append(Use(row["word"], row["sense"], words, words.index(row["word"])))
     return uses
@@ -82,7 +82,7 @@ def read_uses() -> list[Use]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Leaves the screen to the demo's own words."""
+    """Suppress what others print."""
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         yield
 
@@ -91,34 +91,32 @@ def say(text: str) -> None:
     print(textwrap.fill(" ".join(text.split()), WIDTH, initial_indent="   ", subsequent_indent="   "))
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length 1, whose products are cosines."""
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
 # ------------------------------------------------------------------------------------------------------------ senses
 
 
-def vectors_of(uses: Sequence[Use], embedder: ElmoEmbedder) -> np.ndarray:
-    """Every layer of every use: (layers, uses, D)"""
-    arrays = embedder.embed(use.words for use in uses)
-    return np.stack([array[:, use.position] for use, array in zip(uses, arrays, strict=True)], axis=1)
+def embed_uses(uses: Sequence[Use], embedder: ElmoEmbedder) -> np.ndarray:
+    """Return every layer of every use: (layers, uses, D)."""
+    vectors = []
+    for use, array in zip(uses, embedder.embed(use.words for use in uses), strict=True):
+        vectors.append(array[:, use.position])
+    return np.stack(vectors, axis=1)
 
 
 def static_neighbours(count: int = 6) -> dict[str, list[str]]:
-    """The nearest frequent words by the softmax's vectors, of which a word has one for all its uses, as in GloVe."""
+    """Return the nearest frequent words by the softmax's vectors: one for all uses of a word, as in GloVe."""
     model, tokenizer = load_scorer(MINI)
     vectors = unit(model.softmax.weight[:FREQUENT].detach().numpy())  # in order of frequency
     found = {}
     for word in QUERIES:
         place = tokenizer.convert_tokens_to_ids(word)
         order = np.argsort(-(vectors @ vectors[place]))
-        found[word] = tokenizer.convert_ids_to_tokens([number for number in order.tolist() if number != place][:count])
+        others = order[order != place]
+        found[word] = tokenizer.convert_ids_to_tokens(others[:count].tolist())
     return found
 
 
 def same_sense(uses: Sequence[Use], vectors: np.ndarray) -> int:
-    """How many uses have the sense of the nearest other use of the same word; vectors (uses, D)."""
+    """Count the uses that have the sense of the nearest other use of the same word; vectors: (uses, D)."""
     cosines = unit(vectors) @ unit(vectors).T
     words = np.array([use.word for use in uses])
     cosines[(words[:, None] != words) | np.eye(len(uses), dtype=bool)] = -np.inf
@@ -126,11 +124,12 @@ def same_sense(uses: Sequence[Use], vectors: np.ndarray) -> int:
 
 
 def chance(uses: Sequence[Use]) -> float:
-    """Of how many uses another one of the same word, drawn blindly, has the same sense."""
-    return sum(
-        np.mean([other.sense == use.sense for other in uses if other.word == use.word and other is not use])
-        for use in uses
-    )
+    """Return how many uses have the sense of another one of the same word that is drawn at random."""
+    expected = 0.0
+    for use in uses:
+        others = [other for other in uses if other.word == use.word and other is not use]
+        expected += np.mean([other.sense == use.sense for other in others])
+    return expected
 
 
 def show_neighbours(uses: Sequence[Use], corpus: Path) -> None:
@@ -148,7 +147,7 @@ def show_neighbours(uses: Sequence[Use], corpus: Path) -> None:
 
 
 def nearby(use: Use) -> str:
-    """A few words around a use."""
+    """Return a few words around a use."""
     start = max(use.position - 2, 0)
     return " ".join(use.words[start : use.position + 3]).removesuffix(" .")
 
@@ -157,7 +156,7 @@ def nearby(use: Use) -> str:
 
 
 def train_tagger(placement: str, seed: int, epochs: int, folder: Path) -> dict[str, Any]:
-    """The results of a tagger of the sample; "mix" are the weights it gives to the layers."""
+    """Train a tagger on the sample; return its results, of which "mix" has the weights of the layers."""
     model = [] if placement == "none" else ["--model_name_or_path", MINI]
     files = ["--train_file", str(SAMPLE / "tags.train.tsv"), "--validation_file", str(SAMPLE / "tags.test.tsv")]
     run = ["--seed", str(seed), "--num_train_epochs", str(epochs), "--output_dir", str(folder)]
@@ -170,10 +169,10 @@ def train_tagger(placement: str, seed: int, epochs: int, folder: Path) -> dict[s
 
 
 def compare_taggers(epochs: int, seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
-    """Trains with and without ELMo and prints the scores; returns the mixes' weights, by place and run."""
+    """Train with and without ELMo and print the scores; return the mixes' weights, by place and run."""
     parts = {part: read_examples("pos", SAMPLE / f"tags.{part}.tsv") for part in ("train", "test")}
-    known = {word for words in parts["train"]["words"] for word in words}
-    tested = [word for words in parts["test"]["words"] for word in words]
+    known = set(itertools.chain(*parts["train"]["words"]))
+    tested = list(itertools.chain(*parts["test"]["words"]))
     new = sum(word not in known for word in tested)
     say(
         f"""Parts of speech, learned from {len(parts["train"])} sentences and tested on {len(parts["test"])} others
@@ -200,7 +199,7 @@ def compare_taggers(epochs: int, seeds: Sequence[int]) -> dict[str, dict[str, li
 
 
 def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEEDS) -> None:
-    """All steps, with what they make in the folder `output`."""
+    """Run all steps; outputs go to the folder `output`."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     output.mkdir(parents=True, exist_ok=True)
@@ -208,7 +207,7 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     corpus = output / "sentences.txt"
     corpus.write_text("".join(f"{' '.join(use.words)}\n" for use in uses), encoding="utf-8")
     embedder = ElmoEmbedder.from_pretrained(MINI, layers="all")
-    vectors = vectors_of(uses, embedder)
+    vectors = embed_uses(uses, embedder)
     layers, _, size = vectors.shape
     millions = sum(parameter.numel() for parameter in embedder.model.parameters()) / 1e6
 
@@ -236,18 +235,13 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     weights = compare_taggers(epochs, seeds)
 
     print("\n4. Pictures")
-    chosen = {word: [number for number, use in enumerate(uses) if use.word == word] for word in PICTURED}
-    draw_senses(
-        {
-            word: (
-                vectors[-1, numbers],
-                [uses[number].sense for number in numbers],
-                [nearby(uses[number]) for number in numbers],
-            )
-            for word, numbers in chosen.items()
-        },
-        output / "senses.png",
-    )
+    panels = {}
+    for word in PICTURED:
+        numbers = [number for number, use in enumerate(uses) if use.word == word]
+        senses = [uses[number].sense for number in numbers]
+        labels = [nearby(uses[number]) for number in numbers]
+        panels[word] = (vectors[-1, numbers], senses, labels)
+    draw_senses(panels, output / "senses.png")
     draw_mix(weights, output / "mix_weights.png")
     print(f"   {output / 'senses.png'}: the uses of {', '.join(PICTURED)}, coloured by sense")
     print(f"   {output / 'mix_weights.png'}: how much of each layer the tagger with ELMo takes")
@@ -268,7 +262,7 @@ def main() -> int:
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return STOPPED
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Pictures of results."""
+"""Plots of results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +9,10 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
-# In a picture of senses, of which 1 is the width and height that points take: what is around them, half a point, and
-# what a letter and a line of a label take.
+# Sizes in a plot of senses, in units of the area that the points take: the border around it, half a point, a letter
+# and a line of a label.
 BORDER = 0.15
 DOT = 0.015
 LETTER = 0.019
@@ -19,32 +20,31 @@ LINE = 0.075
 
 
 def draw_mix(weights: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
-    """The layers' weights as shades, a panel a place and a row a task or run, as in the paper's Figure 2.
+    """Plot the layers' weights as shades, one panel per place and one row per task or run, as in Figure 2.
 
-    Each row is divided by its sum: what is shown is the softmax, without the scale gamma.
+    Each row is divided by its sum, which shows the softmax without the scale gamma.
     """
     height = 0.8 + 0.3 * max(len(rows) for rows in weights.values())
     figure, panels = pyplot.subplots(1, len(weights), figsize=(3.2 * len(weights), height), squeeze=False)
     for panel, (place, rows) in zip(panels[0], weights.items(), strict=True):
-        shares = [[value / sum(values) for value in values] for values in rows.values()]
+        values = np.array(list(rows.values()))
+        shares = values / values.sum(axis=1, keepdims=True)
         panel.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         panel.set_yticks(range(len(rows)), list(rows))
-        panel.set_xticks(range(len(shares[0])), ["characters", *(f"LSTM {n}" for n in range(1, len(shares[0])))])
+        layers = ["characters", *(f"LSTM {number}" for number in range(1, shares.shape[1]))]
+        panel.set_xticks(range(len(layers)), layers)
         panel.set_title(f"{place} of the task model", fontsize=9)
-        for row, values in enumerate(shares):
-            for column, value in enumerate(values):
-                color = "white" if value > 0.5 else "black"
-                panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+        for (row, column), share in np.ndenumerate(shares):
+            color = "white" if share > 0.5 else "black"
+            panel.text(column, row, f"{share:.2f}", ha="center", va="center", color=color, fontsize=8)
+    _save(figure, path)
 
 
 def draw_senses(words: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[str]]], path: Path) -> None:
-    """The uses of words in the plane of their two principal components, a panel a word and a colour a sense.
+    """Plot the uses of words by their two principal components, one panel per word and one colour per sense.
 
-    A word has the vectors of its uses (uses, D), their senses and a few words of each sentence, with which one use of
-    every sense is labelled.
+    A word has the vectors of its uses (uses, D), their senses and a few words of each sentence, which label one use of
+    every sense.
     """
     figure, panels = pyplot.subplots(1, len(words), figsize=(4.4 * len(words), 4), squeeze=False)
     for panel, (word, (vectors, senses, labels)) in zip(panels[0], words.items(), strict=True):
@@ -63,15 +63,13 @@ def draw_senses(words: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[st
         panel.set_title(f"{word} ({share:.0%} of the variance)", fontsize=10)
         panel.set(xticks=[], yticks=[], xlim=(-BORDER, 1 + BORDER), ylim=(-BORDER, 1 + BORDER))
         panel.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=len(set(senses)), frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    _save(figure, path)
 
 
 def _free_place(
     points: np.ndarray, own: Sequence[int], labels: Sequence[str], taken: list[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[int, np.ndarray]:
-    """One of the own points, and the place above or below it where its label hides least, which is `taken` then."""
+    """Return one of the own points and the place above or below it where its label hides least, and add to `taken`."""
     options = []
     for number in own:
         half = np.array([LETTER * len(labels[number]), LINE]) / 2  # from the middle of a label to its corner
@@ -88,40 +86,36 @@ def _free_place(
 
 
 def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Scores with their spread: against the part of the training data (the paper's Figure 1), or as bars."""
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    metric = rows[0]["metric"]
-    figure, axes = pyplot.subplots(figsize=(6.4, 0.6 * len(models) + 1.6) if _one_fraction(rows) else (6, 4))
-    if _one_fraction(rows):
-        means = [100 * row["mean"] for row in rows]
-        spreads = [100 * (row["standard deviation"] or 0) for row in rows]
-        axes.barh(models, means, xerr=spreads, color="#4878a8", capsize=3)
+    """Plot scores with their spread against the part of the training data (the paper's Figure 1), or as bars."""
+    score = f"{rows[0]['metric']} × 100"
+    by_model: dict[str, list[tuple[float, float, float]]] = {}  # per cent of the data, mean, spread
+    for row in rows:
+        values = (row["fraction"], row["mean"], row["standard deviation"] or 0)
+        by_model.setdefault(row["model"], []).append(tuple(100 * value for value in values))
+    fractions = sorted({100 * row["fraction"] for row in rows})
+    if len(fractions) == 1:
+        figure, axes = pyplot.subplots(figsize=(6.4, 0.6 * len(by_model) + 1.6))
+        means = [points[0][1] for points in by_model.values()]
+        spreads = [points[0][2] for points in by_model.values()]
+        axes.barh(list(by_model), means, xerr=spreads, color="#4878a8", capsize=3)
         axes.invert_yaxis()
-        lowest = min(mean - spread for mean, spread in zip(means, spreads, strict=True))
-        axes.set_xlim(max(lowest - 5, 0), None)
-        axes.set_xlabel(f"{metric} × 100")
+        axes.set_xlim(max(np.subtract(means, spreads).min() - 5, 0), None)
+        axes.set_xlabel(score)
     else:
-        for model in models:
-            own = [row for row in rows if row["model"] == model]
-            axes.errorbar(
-                [100 * row["fraction"] for row in own],
-                [100 * row["mean"] for row in own],
-                yerr=[100 * (row["standard deviation"] or 0) for row in own],
-                marker="o",
-                capsize=3,
-                label=model,
-            )
-        parts = sorted({100 * row["fraction"] for row in rows})
+        figure, axes = pyplot.subplots(figsize=(6, 4))
+        for model, points in by_model.items():
+            parts, means, spreads = zip(*points, strict=True)
+            axes.errorbar(parts, means, yerr=spreads, marker="o", capsize=3, label=model)
         axes.set_xscale("log")
-        axes.set_xticks(parts, [f"{part:g}" for part in parts])
+        axes.set_xticks(fractions, [f"{fraction:g}" for fraction in fractions])
         axes.set_xticks([], minor=True)
         axes.set_xlabel("% of the training data")
-        axes.set_ylabel(f"{metric} × 100")
+        axes.set_ylabel(score)
         axes.legend(fontsize=8)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
-
-
-def _one_fraction(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return len({row["fraction"] for row in rows}) == 1

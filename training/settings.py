@@ -212,10 +212,6 @@ class TaskSettings:
         default_factory=list, metadata={"help": "Changes to it: head_dim=100 head_dropout=0.3"}
     )
     # Running
-    ema_decay: float = field(
-        default=0.0,
-        metadata={"help": "Of a moving average of the weights, which is evaluated and kept, such as 0.999; 0: none."},
-    )
     patience: int = field(default=0, metadata={"help": "Evaluations without improvement before stopping; 0: never."})
     cache_dir: str | None = field(
         default=None, metadata={"help": "Where a frozen biLM's layers are kept; by default, under the output folder."}
@@ -238,8 +234,6 @@ class TaskSettings:
             raise ElmoError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
         if not 0 < self.train_fraction <= 1:
             raise ElmoError(f"`train_fraction` must be above 0 and at most 1, got {self.train_fraction}")
-        if not 0 <= self.ema_decay < 1:
-            raise ElmoError(f"`ema_decay` must be at least 0 and below 1, got {self.ema_decay}")
         if self.document_words < 0:
             raise ElmoError(f"`document_words` must be at least 0, got {self.document_words}")
         if self.head is not None and not isinstance(self.head, dict):

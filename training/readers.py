@@ -1,0 +1,205 @@
+"""Read data files: numbered lines, blocks of columns as in CoNLL, and tables as records.
+
+What parses a line or a record raises a plain ValueError; `located` adds the file and the line to its message.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+
+from modeling_elmo.files import ElmoError, first_line
+
+# The kinds of files that extensions name.
+KINDS = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".jsonlines": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".conllu": "conllu",
+}
+TABLES = ("json", "csv", "tsv", "parquet")
+
+_BLANKS = re.compile(r"[ \t]+")
+_DOUBLED_QUOTES = re.compile(r'"(?:[^"]*"")+[^"]*"')
+
+# A row of a table: where it is, for errors, and its values by column.
+Record = tuple[str, dict[str, Any]]
+
+
+class Line(NamedTuple):
+    """A line of columns; `place` names its file and number."""
+
+    place: str
+    number: int
+    columns: list[str]
+
+
+@contextmanager
+def located(place: object) -> Iterator[None]:
+    """Say where bad data is: add `place` to the message of a ValueError."""
+    try:
+        yield
+    except ElmoError:
+        raise  # an inner place is more exact
+    except ValueError as error:
+        raise ElmoError(f"{place}: {first_line(error)}") from error
+
+
+# ------------------------------------------------------------------------------------------------- lines, columns
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield lines and their numbers. Only line feeds end a line: words may hold Unicode's other separators."""
+    if not path.is_file():
+        raise ElmoError(f"{path}: no such file")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise ElmoError(f"{path}, line {number}: not UTF-8 text") from None
+            yield number, text.rstrip("\r\n")
+
+
+def split_columns(line: str) -> list[str]:
+    """Split a line at tabs or, where it has none, at blanks."""
+    if "\t" in line:
+        return line.split("\t")
+    return _BLANKS.split(line.strip(" "))
+
+
+def read_blocks(
+    lines: Iterable[tuple[int, str]], path: Path, is_boundary: Callable[[str], object] | None = None
+) -> Iterator[list[Line]]:
+    """Yield the sentences of numbered lines: what stands between blank lines, or lines that `is_boundary` matches."""
+    block: list[Line] = []
+    for number, text in lines:
+        if text.strip() and not (is_boundary and is_boundary(text)):
+            block.append(Line(f"{path}, line {number}", number, split_columns(text)))
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+# --------------------------------------------------------------------------------------------------------- tables
+
+
+def read_records(path: Path, kind: str, class_names: bool = True) -> Iterator[Record]:
+    """Yield the rows of a file of one of the kinds in `TABLES`; `class_names` as in `dataset_records`."""
+    if kind == "json":
+        return _read_json(path)
+    if kind == "parquet":
+        try:
+            loaded = datasets.Dataset.from_parquet(str(path))
+        except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
+            raise ElmoError(f"{path}: {first_line(error.__cause__ or error)}") from error
+        return dataset_records(loaded, str(path), class_names)
+    return _read_delimited(path, "," if kind == "csv" else "\t")
+
+
+def _read_json(path: Path) -> Iterator[Record]:
+    """Yield the objects of JSON lines, or of one list."""
+    lines = list(read_lines(path))
+    if lines and lines[0][1].startswith("["):
+        items = parse_json("\n".join(text for _, text in lines), path)
+        records = [(f"{path}, item {number}", item) for number, item in enumerate(items)]
+    else:
+        records = []
+        for number, text in lines:
+            if text.strip():
+                place = f"{path}, line {number}"
+                records.append((place, parse_json(text, place)))
+    for place, record in records:
+        if not isinstance(record, dict):
+            raise ElmoError(f"{place}: expected a JSON object, got {type(record).__name__}")
+        yield place, record
+
+
+def parse_json(text: str, place: object) -> Any:
+    """Parse JSON text from `place`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ElmoError(f"{place}: not JSON: {error}") from error
+
+
+def _read_delimited(path: Path, delimiter: str) -> Iterator[Record]:
+    """Yield the rows of CSV or TSV as strings.
+
+    Most TSV files quote nothing, so that a quotation mark is one; only a field whose marks are all doubled inside a
+    pair of them is taken as quoted.
+    """
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    lines = (f"{text}\n" for _, text in read_lines(path))
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    header: list[str] = []
+    try:
+        for fields in reader:
+            place = f"{path}, line {reader.line_num}"
+            if fields in ([], [""]):
+                continue
+            if not header:
+                header = fields
+                continue
+            if len(fields) != len(header):
+                raise ElmoError(f"{place}: {len(fields)} fields where the header has {len(header)}")
+            if delimiter == "\t":
+                fields = [_unquote(field) for field in fields]
+            yield place, dict(zip(header, fields, strict=True))
+    except csv.Error as error:
+        raise ElmoError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _unquote(field: str) -> str:
+    if _DOUBLED_QUOTES.fullmatch(field):
+        return field[1:-1].replace('""', '"')
+    return field
+
+
+def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
+    """Load a split of a Hub data set, of a folder of files or of the folder of a saved data set."""
+    try:
+        if not any(Path(name, file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
+            return datasets.load_dataset(name, config, split=split)
+        loaded = datasets.load_from_disk(name)
+    except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
+        raise ElmoError(f"{name}: {first_line(error.__cause__ or error)}") from error
+    if not isinstance(loaded, datasets.DatasetDict):
+        return loaded
+    if split not in loaded:
+        raise ElmoError(f"{name}: no split {split!r}; its splits are {', '.join(loaded)}")
+    return loaded[split]
+
+
+def dataset_records(dataset: datasets.Dataset, source: str, class_names: bool = True) -> Iterator[Record]:
+    """Yield the rows of a data set, by default with the names of classes for their numbers."""
+    names = {}
+    for column, feature in dataset.features.items():
+        feature = getattr(feature, "feature", feature)
+        if class_names and isinstance(feature, datasets.ClassLabel):
+            names[column] = [*feature.names, "-"]  # -1 is the Hub's way to say that there is no class
+    for index, row in enumerate(dataset):
+        for column, known in names.items():
+            value = row[column]
+            if isinstance(value, list):
+                row[column] = [known[number] for number in value]
+            elif value is not None:
+                row[column] = known[value]
+        yield f"{source}, row {index}", row
+
+
+def to_dataset(rows: list[dict[str, Any]], source: object) -> datasets.Dataset:
+    """Return rows with the same fields as a data set."""
+    if not rows:
+        raise ElmoError(f"{source}: empty, there are no examples")
+    return datasets.Dataset.from_dict({field: [row[field] for row in rows] for field in rows[0]})

@@ -1,0 +1,123 @@
+"""The Trainer of task models: batches of like length, a learning rate for the biLM, stopping on a signal."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from training.examples import Examples
+
+
+class LengthGrouped(LengthGroupedSampler):
+    """Batches of like length, in an order that depends on seed and epoch alone, so that a run can be resumed."""
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int) -> None:
+        super().__init__(batch_size, lengths=lengths)
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return super().__iter__()
+
+
+def by_length(examples: Examples) -> list[int]:
+    """Return the examples' indices, the longest first, so that what does not fit into memory fails at once."""
+    lengths = examples.lengths()
+    return sorted(range(len(lengths)), key=lambda index: -lengths[index])
+
+
+class TaskTrainer(Trainer):
+    """Trainer that knows the lengths of the examples and may have a learning rate for the biLM.
+
+    `evaluated` are the examples that it evaluates. A single process reads them by length, which is faster, and
+    `in_order` puts its predictions back.
+    """
+
+    evaluated: Examples
+
+    def __init__(self, bilm_learning_rate: float | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bilm_learning_rate = bilm_learning_rate
+
+    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> Any:
+        self.evaluated = dataloader.dataset
+        output = super().evaluation_loop(dataloader, *args, **kwargs)
+        return output._replace(predictions=self.in_order(output.predictions))
+
+    def in_order(self, predictions: Any) -> np.ndarray:
+        """Return the predictions in the order of the examples."""
+        predictions = np.asarray(predictions)
+        if self.args.world_size > 1:
+            return predictions
+        return predictions[np.argsort(by_length(self.evaluated))]
+
+    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
+        optimizer = super().create_optimizer(*args)
+        if self.bilm_learning_rate is None or not hasattr(self.model, "elmo"):
+            return optimizer
+        bilm = {id(parameter) for parameter in self.model.elmo.parameters()}
+        for group in list(optimizer.param_groups):
+            moved = [parameter for parameter in group["params"] if id(parameter) in bilm]
+            if moved:
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in bilm]
+                optimizer.add_param_group({**group, "params": moved, "lr": self.bilm_learning_rate})
+        return optimizer
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return LengthGrouped(batch, self.train_dataset.lengths(), self.args.data_seed or self.args.seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return by_length(eval_dataset) if self.args.world_size == 1 else None
+
+
+class StopOnSignal(TrainerCallback):
+    """Makes Ctrl-C and SIGTERM save and end training after the current step."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.handlers: dict[int, Any] = {}
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        def stop(number: int, _: Any) -> None:
+            self.signal = number
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.handlers[number] = signal.signal(number, stop)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.signal is not None:
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False
+            # Otherwise Trainer would end by loading the best checkpoint and removing this one.
+            args.load_best_model_at_end, args.save_total_limit = False, None
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        assert state.epoch is not None
+        if self.signal is not None and not state.epoch.is_integer():  # stopped in the middle of an epoch
+            control.should_save = control.should_evaluate = False
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+
+
+def choose_labels(outputs: Any, _: Tensor) -> Tensor:
+    """Return what a task model predicts: the last of its outputs, or the labels with the highest scores."""
+    logits, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
+    return rest[-1] if rest else logits.argmax(-1)
