@@ -5,22 +5,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from modeling_elmo.files import ElmoError
+from modeling_elmo.tagging_elmo import may_follow
 
 SCHEMES = ("BIO", "BIOES", "IOB1")
 
 _TAG = re.compile(r"O|[BIES]-.+")
-
-
-def may_follow(before: str, after: str, scheme: str) -> bool:
-    """Return whether a scheme allows a label after another; "O" stands for the boundaries of a sentence."""
-    same_type = before[:1] in ("B", "I") and before[1:] == after[1:]
-    if scheme == "BIO":
-        return after[:1] != "I" or same_type
-    if scheme == "IOB1":  # B only separates two spans of one type
-        return after[:1] != "B" or same_type
-    if before[:1] in ("B", "I"):  # of BIOES: the span continues
-        return after[:1] in ("I", "E") and same_type
-    return after[:1] in ("O", "B", "S")
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
