@@ -30,7 +30,7 @@ from .modeling_elmo import (
 )
 from .tokenization_elmo import ElmoTokenizer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # The folder of elmo-mini, a small English model that comes with the package.
 MINI = str(Path(__file__).parent / "elmo-mini")
