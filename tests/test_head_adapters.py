@@ -164,9 +164,9 @@ class OtherLinear(nn.Linear):
     ("module", "expected"),
     [
         (nn.Linear(2, 2), True),
-        (nn.Sequential(nn.Linear(2, 2)), True),
+        (nn.ModuleList([nn.Linear(2, 2)]), True),
         (with_hook(nn.Linear(2, 2)), False),
-        (nn.Sequential(with_hook(nn.Linear(2, 2))), False),
+        (nn.ModuleList([with_hook(nn.Linear(2, 2))]), False),
         (parametrized(nn.Linear(2, 2)), False),
         (OtherLinear(2, 2), False),
         (nn.Linear(2, 2, device="meta"), False),
