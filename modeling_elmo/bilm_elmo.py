@@ -306,10 +306,11 @@ class ElmoModel(ElmoPreTrainedModel):
         Returns the words' vectors (U, P), what each language model made of them, and the states it started from.
         """
         models = (self.forward_lm, self.backward_lm)
-        if self._engine.can_run(self.char_encoder, *models, inputs=states or ()):
-            words = self._engine.encode(self.char_encoder, rows, keys)
+        packed = self._engine.prepare(self.char_encoder, models, states or ())
+        if packed is not None:
+            words = packed.encode(rows, keys)
             start_states = self._initial_states(states, words, len(packing.order))
-            return words, self._engine.read(models, words, index, start_states, packing), start_states
+            return words, packed.read(words, index, start_states, packing), start_states
         words = self.char_encoder(rows)
         start_states = self._initial_states(states, words, len(packing.order))
         noise = None

@@ -13,7 +13,7 @@ Shapes: N packed words, U distinct words, S sentences, C characters per word, P 
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
@@ -36,8 +36,9 @@ ROW_UNIT = 64
 # Weights of a layer that a CPU's cache may hold for both directions. Of a larger one a part comes from main memory at
 # every step: neither numba nor a second thread helps then, if there is only one sentence.
 CACHED_WEIGHTS = 1 << 22
-# Memory for the vectors of words seen before.
+# Memory for words seen before: their vectors, and their rows of characters to tell them apart.
 CACHE_BYTES = 1 << 26
+ROW_DTYPE = torch.int32
 # Values of each weight that are compared to notice changes torch does not count: all of a small one, else a sample.
 # PEFT merges its adapters so, through `weight.data`.
 ALL_COMPARED, SAMPLED = 1 << 13, 64
@@ -45,15 +46,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Engine:
-    """Runs a biLM's modules by their weights, laid out for speed and kept while these stay the same.
+    """Keeps what was made from a biLM's weights for speed, while these stay the same. Neither copied nor pickled.
 
     Changes are noticed by the weights' identity, torch's count of changes in place, and a sample of their values. A
     few values written through `weight.data` may go unnoticed: call `clear` after that.
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()  # a model may be used by several threads
-        self.clear()
+        self._packed: PackedBilm | None = None
 
     def __deepcopy__(self, memo: dict) -> "Engine":
         return Engine()
@@ -63,43 +63,70 @@ class Engine:
 
     def clear(self) -> None:
         """Forget everything that was made from the weights, remembered words included."""
-        self._sources: list[Tensor] = []
-        self._versions: list[int] = []
-        self._samples: list[Tensor] = []
-        self._values = torch.empty(0)
+        self._packed = None
+
+    def prepare(
+        self, encoder: ElmoCharacterEncoder, models: Sequence[ElmoLanguageModel], inputs: Sequence[Tensor]
+    ) -> "PackedBilm | None":
+        """Return the biLM by its weights, or None where it must run by its modules.
+
+        It runs by its weights if nothing was added to them, in eval mode, without gradients, on a CPU.
+        """
+        modules = (encoder, *models)
+        parameters = [parameter for module in modules for parameter in module.parameters()]
+        if not is_plain(*modules) or not all(layer.is_standard for model in models for layer in model.layers):
+            self.clear()
+            return None
+        if any(tensor.device.type != "cpu" or tensor.dtype not in DTYPES for tensor in parameters):
+            self.clear()
+            return None
+        if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+            return None
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*parameters, *inputs)):
+            return None
+        if any(module.training for module in modules) or any(tensor.dtype == torch.float64 for tensor in inputs):
+            return None
+        packed = self._packed
+        if packed is None or packed.is_stale(parameters):
+            packed = self._packed = PackedBilm(encoder, models, parameters)
+        return packed
+
+
+class PackedBilm:
+    """A biLM by its weights as they are now. Threads may share it; when weights change, another takes its place."""
+
+    def __init__(
+        self,
+        encoder: ElmoCharacterEncoder,
+        models: Sequence[ElmoLanguageModel],
+        parameters: Sequence[nn.Parameter],
+    ) -> None:
+        self.encoder = encoder
+        self.models = models
+        self._sources = [parameter.detach() for parameter in parameters]  # so that their storages stay alive
+        self._versions = [parameter._version for parameter in parameters]
+        self._settings = self._read_settings()
+        self._samples = []
+        for source in self._sources:
+            values = source.flatten()
+            self._samples.append(values if len(values) <= ALL_COMPARED else values[:: len(values) // SAMPLED])
+        self._values = torch.cat(self._samples)
         self._matrices: dict[nn.Module, Any] = {}
         self.words = WordCache()
 
-    def can_run(self, *modules: nn.Module, inputs: Sequence[Tensor] = ()) -> bool:
-        """Return whether these modules may be run by their weights: plain, in eval mode, without gradients."""
-        if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or not is_plain(*modules):
-            return False
-        parameters = [parameter for module in modules for parameter in module.parameters()]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*parameters, *inputs)):
-            return False
-        if any(module.training for module in modules) or any(tensor.dtype == torch.float64 for tensor in inputs):
-            return False
-        if any(tensor.device.type != "cpu" or tensor.dtype not in DTYPES for tensor in parameters):
-            return False
-        self._refresh(parameters)
-        return True
+    def _read_settings(self) -> list[Any]:
+        """Return what the result depends on beside the weights."""
+        clips = [layer.clips for model in self.models for layer in model.layers]
+        return [type(self.encoder.activation), *clips]
 
-    def _refresh(self, parameters: list[nn.Parameter]) -> None:
-        """Forget what was made from other weights than these, or from these before they changed."""
-        with self._lock:
-            versions = [parameter._version for parameter in parameters]
-            pointers = [parameter.data_ptr() for parameter in parameters]
-            # `_sources` keeps the storages alive, so that another one cannot be at the same place.
-            is_same = versions == self._versions and pointers == [source.data_ptr() for source in self._sources]
-            if is_same and torch.equal(torch.cat(self._samples), self._values):
-                return
-            self.clear()
-            for parameter in parameters:
-                values = parameter.detach().flatten()
-                self._samples.append(values if len(values) <= ALL_COMPARED else values[:: len(values) // SAMPLED])
-            self._values = torch.cat(self._samples)
-            self._sources = [parameter.detach() for parameter in parameters]
-            self._versions = versions
+    def is_stale(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Return whether this was made from other weights, or from these before they changed."""
+        if len(parameters) != len(self._sources) or self._settings != self._read_settings():
+            return True
+        for parameter, source, version in zip(parameters, self._sources, self._versions, strict=True):
+            if parameter.data_ptr() != source.data_ptr() or parameter._version != version:
+                return True
+        return not torch.equal(torch.cat(self._samples), self._values)
 
     def _packed(self, module: nn.Module) -> Any:
         """Return a linear layer's `PackedLinear` or an LSTM layer's `PackedLstm`, made when first needed."""
@@ -116,14 +143,17 @@ class Engine:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def encode(self, encoder: ElmoCharacterEncoder, rows: Tensor, keys: Tensor | None) -> Tensor:
-        """Compute the vectors of distinct words (U, C) -> (U, P), remembering them by their hashes (U,), if any."""
-        if keys is None:
-            return self._encode(encoder, rows)
-        with self._lock:
-            return self.words.look_up(rows, keys, functools.partial(self._encode, encoder))
+    def encode(self, rows: Tensor, keys: Tensor | None) -> Tensor:
+        """Compute the vectors of distinct words (U, C) -> (U, P), remembering them by their hashes (U,), if any.
 
-    def _encode(self, encoder: ElmoCharacterEncoder, rows: Tensor) -> Tensor:
+        Vectors of word embeddings are not remembered: a change of a few of their many rows could go unnoticed.
+        """
+        if keys is None or self.encoder.word_embedding is not None:
+            return self._encode(rows)
+        return self.words.look_up(rows, keys, self._encode)
+
+    def _encode(self, rows: Tensor) -> Tensor:
+        encoder = self.encoder
         features = []
         if encoder.word_embedding is not None:
             features.append(encoder.word_embedding(rows[:, -1]))
@@ -140,7 +170,7 @@ class Engine:
 
     @torch.no_grad()
     def read(
-        self, models: Sequence[ElmoLanguageModel], words: Tensor, index: Tensor, states: States, packing: Packing
+        self, words: Tensor, index: Tensor, states: States, packing: Packing
     ) -> list[tuple[list[Tensor], States]]:
         """Run both directions over words (U, P): word k of direction d is `words[index[d, k]]`.
 
@@ -148,15 +178,16 @@ class Engine:
         """
 
         def run(direction: int) -> tuple[list[Tensor], States]:
+            model = self.models[direction]
             hidden, cell = (state[direction][:, packing.order].float() for state in states)
             layer_index: Tensor | None = index[direction]
             inputs = words
             outputs, hiddens, cells = [], [], []
-            for number, layer in enumerate(models[direction].layers):
-                packed = self._packed(layer)
+            for number, layer in enumerate(model.layers):
                 start = (hidden[number], cell[number])
+                packed = self._packed(layer)
                 output, final_hidden, final_cell = packed.read(inputs, layer_index, *start, packing.batch_sizes)
-                inputs = output + inputs if models[direction].use_skip_connections and number > 0 else output
+                inputs = output + inputs if model.use_skip_connections and number > 0 else output
                 layer_index = None
                 outputs.append(inputs)
                 hiddens.append(final_hidden)
@@ -164,7 +195,7 @@ class Engine:
             return outputs, (torch.stack(hiddens), torch.stack(cells))
 
         is_one = len(packing.order) == 1
-        if is_one and self._packed(models[0].layers[0]).exceeds_cache:
+        if is_one and self._packed(self.models[0].layers[0]).exceeds_cache:
             return [run(0), run(1)]
         # A single sentence is a quarter faster where each direction has all threads: few of its products are torch's.
         return run_in_parallel(run, share_threads=not is_one)
@@ -176,9 +207,18 @@ class WordCache:
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
         self._rows = self._vectors = torch.empty(0)
+        self._lock = Lock()
 
-    def look_up(self, rows: Tensor, keys: Tensor, encode: Any) -> Tensor:
+    def look_up(self, rows: Tensor, keys: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the vectors of words with these rows (U, C) and 64-bit hashes (U,), encoding those not seen yet."""
+        if not self._lock.acquire(blocking=False):  # another thread, or one that a fork has left behind
+            return encode(rows)
+        try:
+            return self._look_up(rows, keys, encode)
+        finally:
+            self._lock.release()
+
+    def _look_up(self, rows: Tensor, keys: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
         slots = torch.tensor([self._slots.get(key, -1) for key in keys.tolist()], dtype=torch.long)
         known = slots >= 0
         if self._slots:
@@ -189,13 +229,13 @@ class WordCache:
         vectors[missing] = new
         if len(missing) < len(rows):
             vectors[known] = self._vectors[slots[known]]
-        capacity = CACHE_BYTES // (new.element_size() * new.shape[1])
+        capacity = CACHE_BYTES // (new.element_size() * new.shape[1] + ROW_DTYPE.itemsize * rows.shape[1])
         if len(missing) > capacity:
             return vectors
         if not self._slots or len(self._slots) + len(missing) > capacity:  # empty or full: start again
             self._slots = {}
             self._vectors = new.new_empty(capacity, new.shape[1])
-            self._rows = rows.new_empty(capacity, rows.shape[1], dtype=torch.int32)
+            self._rows = rows.new_empty(capacity, rows.shape[1], dtype=ROW_DTYPE)
         first = len(self._slots)
         self._vectors[first : first + len(missing)] = new
         self._rows[first : first + len(missing)] = rows[missing]
@@ -216,8 +256,9 @@ class PackedLinear:
     It computes in the dtype of `dtype_of_matrix`. Where torch has no oneDNN a plain transpose is kept instead.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.dtype = dtype_of_matrix(weight)
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
         self.bias = bias.detach().to(self.dtype)
         self.is_packed = torch.backends.mkldnn.is_available()
         weight = weight.detach().to(self.dtype)
@@ -256,14 +297,16 @@ class PackedLstm:
             tensor.chunk(4)[1].mul_(2)
         bias.chunk(4)[2].add_(FORGET_BIAS)
         projection = layer.projection.weight * 2
-        self._weights = (recurrent, projection)
         self.inputs = PackedLinear(inputs, bias)
-        self.recurrent = PackedLinear(recurrent, bias.new_zeros(len(recurrent)))
-        self.projection = PackedLinear(projection, bias.new_zeros(len(projection)))
+        self.recurrent = PackedLinear(recurrent)
+        self.projection = PackedLinear(projection)
         cell_clip, projection_clip = layer.clips
         self.cell_bound = math.inf if cell_clip is None else 2 * cell_clip  # of twice the cell
         self.output_bound = math.inf if projection_clip is None else projection_clip
         self.exceeds_cache = recurrent.numel() + projection.numel() > CACHED_WEIGHTS
+        self._untiled: list[Tensor] = []  # the weights that `tiles` are made of, if they are
+        if not self.exceeds_cache and _compiled_kernel() is not None:
+            self._untiled = [recurrent, projection]
 
     def read(
         self, inputs: Tensor, index: Tensor | None, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int]
@@ -308,9 +351,10 @@ class PackedLstm:
     def tiles(self) -> list[Any] | None:
         """The recurrent and projection weights as numba's recurrence reads them, or None where it is not used."""
         kernel = _compiled_kernel()
-        if kernel is None or self.exceeds_cache or any(size % kernel.tile for size in self._weights[1].shape):
+        weights, self._untiled = self._untiled, []
+        if not weights or any(size % kernel.tile for size in weights[1].shape):
             return None
-        return [kernel.in_tiles(weight.float()) for weight in self._weights]
+        return [kernel.in_tiles(weight.float()) for weight in weights]
 
     def _read_sentence(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Read one sentence (T, P) outside Python."""

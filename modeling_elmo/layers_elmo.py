@@ -32,8 +32,8 @@ def is_plain(*modules: nn.Module) -> bool:
     """Return whether nothing was added to modules, so that their weights alone say what they compute.
 
     They, and all modules inside, must be exactly of our classes or of PLAIN_CLASSES, without hooks, adapters,
-    parametrizations, and with weights that are at hand: not offloaded, sharded or made in inference mode, where torch
-    does not count changes.
+    parametrizations, and with weights that are at hand: contiguous, without hooks, not offloaded, sharded or made in
+    inference mode, where torch does not count changes.
     """
     if nn.modules.module._has_any_global_hook():
         return False
@@ -48,11 +48,15 @@ def is_plain(*modules: nn.Module) -> bool:
             if module._backward_pre_hooks or "forward" in module.__dict__:  # accelerate replaces `forward`
                 return False
             for parameter in module._parameters.values():
-                if parameter is not None and (
-                    type(parameter) is not nn.Parameter or parameter.is_meta or parameter.is_inference()
-                ):
+                if parameter is not None and not _is_at_hand(parameter):
                     return False
     return True
+
+
+def _is_at_hand(parameter: nn.Parameter) -> bool:
+    if type(parameter) is not nn.Parameter or parameter.is_meta or parameter.is_inference():
+        return False
+    return parameter.is_contiguous() and not parameter._backward_hooks
 
 
 # ---------------------------------------------------------------------------------------------------------- dropout
@@ -273,6 +277,12 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
         self.recurrent_gates = GlorotLinear(size, 4 * cells, fan_in=2 * size)
         self.projection = GlorotLinear(cells, size, fan_in=cells)
 
+    @property
+    def is_standard(self) -> bool:
+        """Whether only the input gates have a bias, as at first."""
+        biases = [module.bias is not None for module in (self.input_gates, self.recurrent_gates, self.projection)]
+        return biases == [True, False, False]
+
     def forward(
         self, inputs: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int], index: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -280,7 +290,7 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
         gates = self.input_gates(inputs.to(next(self.input_gates.parameters()).dtype))
         if index is not None:
             gates = gates[index]
-        if is_plain(self.recurrent_gates, self.projection):
+        if self.is_standard and is_plain(self.recurrent_gates, self.projection):
             weights = (self.recurrent_gates.weight, self.projection.weight)
             return trained_recurrence(gates, hidden, cell, *weights, batch_sizes, *self.clips)
         modules = (self.recurrent_gates, self.projection)

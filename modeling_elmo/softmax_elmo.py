@@ -198,7 +198,7 @@ class ElmoSoftmax(nn.Module):
     def _loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None, dtype: torch.dtype) -> Tensor:
         if negatives is not None:
             return self._sampled_loss(hidden, targets, negatives, dtype)
-        if torch.is_grad_enabled() and (hidden.requires_grad or self.weight.requires_grad):
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, self.weight, self.bias)):
             words = torch.arange(len(targets), device=targets.device)
             true = (hidden * self.weight[targets]).sum(-1) + self.bias[targets]
             return _ChunkedLoss.apply(hidden, true, self.weight[1:], self.bias[1:], words, targets - 1, dtype)

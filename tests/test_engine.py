@@ -155,7 +155,7 @@ def test_the_engine_equals_the_modules(sentences, with_numba, model, monkeypatch
     fast = model(**encode(sentences), output_hidden_states=True, use_cache=True)
     with torch.no_grad():
         fast = model(**encode(sentences), output_hidden_states=True, use_cache=True)
-    monkeypatch.setattr(model._engine, "can_run", lambda *modules, inputs: False)
+    monkeypatch.setattr(model._engine, "prepare", lambda *_: None)
     with torch.no_grad():
         slow = model(**encode(sentences), output_hidden_states=True, use_cache=True)
     for name in ("hidden_states", "states"):
@@ -248,6 +248,66 @@ def test_a_change_of_the_weights_counts_at_once(change, model):
         assert not torch.equal(old, new)
 
 
+def change_bias(model: ElmoModel) -> None:
+    model.char_encoder.highways[0].transform.bias = None
+
+
+def add_bias(model: ElmoModel) -> None:
+    gates = model.forward_lm.layers[0].recurrent_gates
+    gates.bias = torch.nn.Parameter(torch.ones(len(gates.weight)))
+
+
+def change_activation(model: ElmoModel) -> None:
+    model.char_encoder.activation = torch.nn.Tanh()
+
+
+def change_clips(model: ElmoModel) -> None:
+    model.forward_lm.layers[0].clips = (0.01, 0.01)
+
+
+def transpose_and_scale(model: ElmoModel) -> None:
+    layer = model.char_encoder.highways[0].transform
+    layer.weight = torch.nn.Parameter(layer.weight.detach().T)
+    vectors(model)
+    layer.weight.data.mul_(3)
+
+
+@pytest.mark.parametrize("change", [change_bias, add_bias, change_activation, change_clips, transpose_and_scale])
+def test_a_change_of_anything_else_counts_at_once(change, model):
+    torch.nn.init.normal_(model.char_encoder.highways[0].transform.bias)
+    before = in_every_mode(model)
+    change(model)
+    after = in_every_mode(model)
+    assert_all_close(after[::2], after[1::2])
+    for old, new in zip(before, after, strict=True):
+        assert not torch.equal(old, new)
+
+
+def test_a_hook_of_a_weight_runs_once(model):
+    weight = model.forward_lm.layers[0].recurrent_gates.weight
+    gradients = []
+    for hook in (None, lambda gradient: gradient / 2):
+        weight.grad = None
+        if hook is not None:
+            weight.register_hook(hook)
+        vectors(model, grad=True).square().sum().backward()
+        gradients.append(weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0] / 2)
+
+
+def test_nothing_is_kept_of_a_model_that_the_engine_no_longer_runs(model):
+    vectors(model)
+    assert model._engine._packed is not None
+    vectors(model.double())
+    assert model._engine._packed is None
+
+
+def test_another_thread_in_the_word_cache_does_not_stop_a_call(model):
+    expected = vectors(model)
+    with model._engine._packed.words._lock:
+        assert_all_close([vectors(model)], [expected])
+
+
 def test_clear_caches_makes_a_few_values_written_through_data_count(model):
     torch.manual_seed(0)
     large = ElmoModel(ElmoConfig(**{**SIZES, "cell_dim": 256})).eval()
@@ -260,7 +320,7 @@ def test_clear_caches_makes_a_few_values_written_through_data_count(model):
 def test_what_the_engine_keeps_is_neither_pickled_nor_copied(model):
     vectors(model)
     assert len(pickle.dumps(model._engine)) < 200
-    assert not copy.deepcopy(model._engine)._matrices
+    assert copy.deepcopy(model._engine)._packed is None
 
 
 # ------------------------------------------------------------------------------------------------ no module bypassed

@@ -843,14 +843,14 @@ def test_words_seen_before_are_not_encoded_again_until_the_weights_change(tokeni
 
 
 def test_the_word_cache_is_bounded_and_starts_anew_when_full(tokenizer, monkeypatch):
-    vector_bytes = 6 * 4
-    monkeypatch.setattr("modeling_elmo.engine_elmo.CACHE_BYTES", 5 * vector_bytes)
+    word_bytes = 6 * 4 + 50 * 4
+    monkeypatch.setattr("modeling_elmo.engine_elmo.CACHE_BYTES", 5 * word_bytes)
     model = make_model()
     for words in (["a", "b"], ["c", "d"], ["e", "f", "g", "h", "i"], ["a", "i"]):
         cached = run(model, encode(tokenizer, [words])).last_hidden_state
         plain = run(make_model(), encode(tokenizer, [words])).last_hidden_state
         torch.testing.assert_close(cached, plain, atol=BATCH_TOLERANCE, rtol=0)
-        assert len(model._engine.words._slots) <= 5
+        assert len(model._engine._packed.words._slots) <= 5
 
 
 def test_vectors_kept_in_inference_mode_serve_where_gradients_are_recorded(tokenizer):
