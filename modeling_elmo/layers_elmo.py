@@ -280,8 +280,8 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
     @property
     def is_standard(self) -> bool:
         """Whether only the input gates have a bias, as at first."""
-        biases = [module.bias is not None for module in (self.input_gates, self.recurrent_gates, self.projection)]
-        return biases == [True, False, False]
+        modules = (self.input_gates, self.recurrent_gates, self.projection)  # which may have been replaced
+        return [getattr(module, "bias", None) is not None for module in modules] == [True, False, False]
 
     def forward(
         self, inputs: Tensor, hidden: Tensor, cell: Tensor, batch_sizes: Sequence[int], index: Tensor | None = None

@@ -257,6 +257,11 @@ def add_bias(model: ElmoModel) -> None:
     gates.bias = torch.nn.Parameter(torch.ones(len(gates.weight)))
 
 
+def wrap(model: ElmoModel) -> None:
+    layer = model.forward_lm.layers[1]
+    layer.input_gates = torch.nn.Sequential(layer.input_gates, torch.nn.Tanh())
+
+
 def change_activation(model: ElmoModel) -> None:
     model.char_encoder.activation = torch.nn.Tanh()
 
@@ -272,7 +277,7 @@ def transpose_and_scale(model: ElmoModel) -> None:
     layer.weight.data.mul_(3)
 
 
-@pytest.mark.parametrize("change", [change_bias, add_bias, change_activation, change_clips, transpose_and_scale])
+@pytest.mark.parametrize("change", [change_bias, add_bias, wrap, change_activation, change_clips, transpose_and_scale])
 def test_a_change_of_anything_else_counts_at_once(change, model):
     torch.nn.init.normal_(model.char_encoder.highways[0].transform.bias)
     before = in_every_mode(model)
