@@ -6,7 +6,6 @@ in input order. L LSTM layers, T words, D = 2P numbers per vector.
 
 import ctypes
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -106,14 +105,11 @@ class ElmoEmbedder:
     def embed_with_words(self, sentences: Iterable[Sentence]) -> Iterator[Embedded]:
         """Yield the words of each sentence with their vectors, as `embed` does."""
         if isinstance(sentences, str):
-            raise TypeError(f"`sentences` must be an iterable of sentences, got the str {sentences[:40]!r}")
+            raise TypeError(f"expected an iterable of sentences, got the str {sentences[:40]!r}")
         window: list[list[str]] = []
         size = 0
-        for number, sentence in enumerate(sentences):
+        for sentence in sentences:
             words = self.tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence)
-            for word in words:
-                if not isinstance(word, str):
-                    raise TypeError(f"sentence {number} holds {word!r}, a {type(word).__name__}; expected words")
             window.append(words)
             size += len(words) + MARKERS
             if size >= WINDOW_BATCHES * self.batch_words:
@@ -127,19 +123,13 @@ class ElmoEmbedder:
 
         A sequence is a str of residues, such as `"MKTAYIAKQR"`: lower case counts as upper case, blanks and gaps (`-`)
         are dropped, and the residues U, Z, O and B, which SeqVec was not trained on, are read as X.
-
-            seqvec = ElmoEmbedder.from_pretrained("my-seqvec")
-            (protein,) = seqvec.embed_proteins(["MKTAYIAKQR"])
-            protein.residues.shape, protein.vector.shape  # (10, 1024), (1024,)
         """
         if isinstance(sequences, str):
-            raise TypeError(f"`sequences` must be an iterable of sequences, got the str {sequences[:40]!r}")
+            raise TypeError(f"expected an iterable of sequences, got the str {sequences[:40]!r}")
         embedder = ElmoEmbedder(self.model, self.tokenizer, layers="all", batch_words=self.batch_words)
         for layers in embedder.embed(map(_split_residues, sequences, itertools.count())):
             residues = layers.sum(0)
-            vector = np.zeros_like(residues, shape=residues.shape[1:])
-            if len(residues):
-                vector = residues.mean(0)
+            vector = residues.sum(0) / max(len(residues), 1)
             yield Protein(layers.astype(self.dtype), residues.astype(self.dtype), vector.astype(self.dtype))
 
     def reads_in_pieces(self, words: Sequence[str]) -> bool:
@@ -147,26 +137,18 @@ class ElmoEmbedder:
         return len(words) + MARKERS > self.batch_words and not self._one_by_one
 
     def _embed_window(self, window: list[list[str]]) -> Iterator[Embedded]:
-        results, spans = self._compute_window(window)
-        for words, span in zip(window, spans, strict=True):
-            # A view would keep the whole window alive. A single sentence is not copied: that would double its memory.
-            vectors = results if len(window) == 1 else results[..., span, :].copy()
-            yield Embedded(words, vectors if self.pooling == "none" else vectors[..., 0, :])
-
-    def _compute_window(self, window: list[list[str]]) -> tuple[np.ndarray, list[slice]]:
-        """Return the vectors of all sentences one after the other, (..., words, D), and the span of each sentence."""
-        spans = []
-        end = 0
-        for words in window:
-            start, end = end, end + (len(words) if self.pooling == "none" else 1)
-            spans.append(slice(start, end))
-        leading = (len(self.layers),) if isinstance(self.layers, tuple) else ()
-        results = np.zeros((*leading, end, self.model.config.hidden_size), self.dtype)
+        shape = [self.model.config.hidden_size]  # of a sentence without words
+        if self.pooling == "none":
+            shape.insert(0, 0)
+        if isinstance(self.layers, tuple):
+            shape.insert(0, len(self.layers))
+        results = [np.zeros(shape, self.dtype) for _ in window]
         for batch in self._batches(window):
             all_vectors = self._embed_batch([window[index] for index in batch])
             for index, vectors in zip(batch, all_vectors, strict=True):
-                results[..., spans[index], :] = self._pool(vectors).numpy()
-        return results, spans
+                # A view would keep its whole batch alive.
+                results[index] = self._pool(vectors).numpy().astype(self.dtype, copy=len(batch) > 1)
+        yield from map(Embedded, window, results)
 
     def _batches(self, window: list[list[str]]) -> Iterator[list[int]]:
         """Yield the indices of sentences with words, shortest first, in batches of at most `batch_words`."""
@@ -189,9 +171,8 @@ class ElmoEmbedder:
         """Compute (..., T, D) of each sentence."""
         if self.reads_in_pieces(sentences[0]):
             return [self._embed_in_pieces(sentences[0])]
-        output = self._run(sentences, keep_sentence_markers=False)
-        selected = self._select(output).float().cpu()  # (..., B, T, D)
-        return [selected[..., row, : len(words), :] for row, words in enumerate(sentences)]
+        vectors = self._run(sentences, keep_sentence_markers=False)[0].cpu()
+        return [vectors[..., row, : len(words), :] for row, words in enumerate(sentences)]
 
     def _embed_in_pieces(self, words: list[str]) -> Tensor:
         """Compute (..., T, D) of a sentence of any length."""
@@ -203,51 +184,40 @@ class ElmoEmbedder:
         for ordered, half in ((pieces, slice(0, size)), (pieces[::-1], slice(size, 2 * size))):
             states = None
             for piece in ordered:
-                output = self._run(
-                    [row[piece]], add_special_tokens=False, keep_sentence_markers=True, states=states, use_cache=True
-                )
-                states = output.states
-                vectors = self._select(output)[..., 0, :, :]
+                vectors, states = self._run([row[piece]], False, keep_sentence_markers=True, states=states, use_cache=True)
                 if not result.numel():
-                    result = torch.empty(*vectors.shape[:-2], len(row), 2 * size)
-                result[..., piece, half] = vectors[..., half]
+                    result = torch.empty(*vectors.shape[:-3], len(row), 2 * size)
+                result[..., piece, half] = vectors[..., 0, :, half]
         return result[..., 1:-1, :]
 
-    def _run(self, sentences: list[list[str]], add_special_tokens: bool = True, **options: Any) -> ElmoModelOutput:
+    def _run(self, sentences: list[list[str]], add_markers: bool = True, **options: Any) -> tuple[Tensor, Any]:
+        """Return the vectors, (B, T, D) or (layers, B, T, D), and the states."""
         encoding = self.tokenizer(
             sentences,
             is_split_into_words=True,
-            add_special_tokens=add_special_tokens,
+            add_special_tokens=add_markers,
             padding=True,
             return_tensors="pt",
         ).to(self.model.device)
-        return self.model(
-            input_ids=encoding["input_ids"],
-            char_ids=encoding["char_ids"],
-            attention_mask=encoding["attention_mask"],
-            output_hidden_states=self.layers != "mix",
-            return_dict=True,
-            **options,
-        )
+        needs_layers = self.layers != "mix"
+        output = self.model(**encoding, output_hidden_states=needs_layers, return_dict=True, **options)
+        return self._select(output).float(), output.states
 
     def _select(self, output: ElmoModelOutput) -> Tensor:
-        """Return the chosen layers, (B, T, D) or (layers, B, T, D)."""
         if self.layers == "mix":
             assert output.last_hidden_state is not None
             return output.last_hidden_state
         assert output.hidden_states is not None
-        if self.layers == "average":
-            return torch.stack(output.hidden_states).mean(0)
         if isinstance(self.layers, int):
             return output.hidden_states[self.layers]
-        return torch.stack([output.hidden_states[int(number)] for number in self.layers])
+        layers = torch.stack(output.hidden_states)
+        return layers.mean(0) if self.layers == "average" else layers[list(self.layers)]
 
     def _pool(self, vectors: Tensor) -> Tensor:
-        """Reduce (..., T, D) to (..., 1, D), unless there is no pooling."""
         if self.pooling == "mean":
-            return vectors.mean(-2, keepdim=True)
+            return vectors.mean(-2)
         if self.pooling == "max":
-            return vectors.amax(-2, keepdim=True)
+            return vectors.amax(-2)
         return vectors
 
 
@@ -262,11 +232,10 @@ def _split_residues(sequence: str, number: int) -> list[str]:
 
 def _release_memory() -> None:
     """Return freed memory to the system: glibc keeps it, and more and more of it as the shapes of batches differ."""
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except OSError:  # not glibc
+        pass
 
 
 def _parse_layers(layers: str | int | Sequence[int], top: int) -> str | int | tuple[int, ...]:
@@ -277,20 +246,14 @@ def _parse_layers(layers: str | int | Sequence[int], top: int) -> str | int | tu
         return top
     if layers == "all":
         return tuple(range(top + 1))
-    is_single = isinstance(layers, int)
-    parts: Any = layers
     if isinstance(layers, str):
-        parts = layers.split(",")
-        is_single = len(parts) == 1
-    elif is_single:
-        parts = [layers]
+        parts: Sequence[Any] = layers.split(",")
+    else:
+        parts = [layers] if isinstance(layers, int) else layers
     try:
-        numbers = tuple(int(part) for part in parts)
-    except (TypeError, ValueError):
+        numbers = tuple(map(int, parts))
+    except ValueError:
         raise ElmoError(f"`layers` must be all, average, top, mix or layer numbers like 0,2, got {layers!r}") from None
     if not numbers or min(numbers) < 0 or max(numbers) > top:
         raise ElmoError(f"`layers` must be numbers from 0 to {top}, the model's layers, got {layers!r}")
-    return numbers[0] if is_single else numbers
-
-
-__all__ = ["ElmoEmbedder", "Embedded", "Protein"]
+    return numbers[0] if isinstance(layers, int) or layers == parts[0] else numbers

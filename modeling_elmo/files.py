@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,28 +98,32 @@ def file_digest(path: StrPath) -> str:
 
 def model_digests(folder: StrPath) -> dict[str, str]:
     """Return the digest of every file that makes a model what it is, wherever its folder is."""
-    suffixes = (".json", ".safetensors", ".bin", ".txt")
-    files = sorted(path for path in Path(folder).iterdir() if path.suffix in suffixes)
-    return {path.name: file_digest(path) for path in files}
+    digests = {}
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix in (".json", ".safetensors", ".bin", ".txt"):
+            digests[path.name] = file_digest(path)
+    return digests
 
 
-def load_folder(folder: StrPath, auto_class: Any) -> tuple[Any, ElmoTokenizer]:
-    """Load the model, in eval mode, and the tokenizer of a folder."""
+def load_folder(
+    folder: StrPath, auto_class: Any, refused: Sequence[str] = ("missing", "mismatched")
+) -> tuple[Any, ElmoTokenizer]:
+    """Load the model, in eval mode, and the tokenizer of a folder; refuse `missing` weights and the like."""
     config_file = Path(folder) / "config.json"
     if not config_file.is_file():
         raise ElmoError(f"{folder}: not a model folder: config.json is missing")
+    config = read_json(config_file)
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if model_type != "elmo":
+        raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
+    options = {"local_files_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        config = json.loads(config_file.read_bytes())
-        model_type = config.get("model_type") if isinstance(config, dict) else None
-        if model_type != "elmo":
-            raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model, loading = auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-    except ElmoError:
-        raise
+        model, loading = auto_class.from_pretrained(folder, **options)
     except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
-    missing = sorted(loading["missing_keys"])
-    if missing:
-        raise ElmoError(f"{folder}: the weights lack `{missing[0]}`")
+    for problem in refused:
+        keys = sorted(map(str, loading[f"{problem}_keys"]))
+        if keys:
+            raise ElmoError(f"{folder}: {problem} weights, such as {keys[0]}")
     return model.eval(), tokenizer

@@ -207,7 +207,7 @@ def test_a_str_for_sentences_and_a_number_for_a_word_are_refused(model: ElmoMode
     embedder = ElmoEmbedder(model, ElmoTokenizer())
     with pytest.raises(TypeError, match="an iterable of sentences"):
         next(embedder.embed("one sentence"))
-    with pytest.raises(TypeError, match="sentence 1 holds 7"):
+    with pytest.raises(TypeError, match="word 1 of a sentence is 7"):
         list(embedder.embed([["a"], ["b", 7]]))  # type: ignore[list-item]
 
 
@@ -566,7 +566,7 @@ def test_a_model_that_lacks_weights_or_is_another_is_refused(folder: Path, corpu
     weights = load_file(damaged / "model.safetensors")
     del weights["char_encoder.projection.bias"]
     save_file(weights, damaged / "model.safetensors", {"format": "pt"})
-    assert_refused(embed(corpus, damaged, output), "lack `char_encoder.projection.bias`")
+    assert_refused(embed(corpus, damaged, output), "missing weights, such as char_encoder.projection.bias")
     (damaged / "config.json").write_text('{"model_type": "bert"}')
     assert_refused(embed(corpus, damaged, output), "'bert'", "'elmo'")
 
