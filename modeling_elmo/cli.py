@@ -18,33 +18,22 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 
 # ------------------------------------------------------------------------- arguments that several commands share
 
-ModelFolder = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the model.", show_default=False)]
-ScoringModel = Annotated[
-    Path, typer.Option(metavar="DIR", help="The folder of a pretrained model with its softmax.", show_default=False)
-]
-OutputFolder = Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The folder to write.", show_default=False)]
-MarkedSentence = Annotated[
-    str, typer.Argument(metavar="SENTENCE", help="Text with one word in [brackets].", show_default=False)
-]
+TEXT_FILES = "A text file with one sentence per line; a .jsonl, .csv, .tsv or .parquet file"
+
+ModelFolder = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the model.")]
+ScoringModel = Annotated[Path, typer.Option(metavar="DIR", help="The folder of a pretrained model with its softmax.")]
+OutputFolder = Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The folder to write.")]
+MarkedSentence = Annotated[str, typer.Argument(metavar="SENTENCE", help="Text with one word in [brackets].")]
 Source = Annotated[
     str,
     typer.Argument(
         metavar="INPUT",
-        help="A text file with one sentence per line; a .jsonl, .csv, .tsv or .parquet file; - for text on standard "
-        "input; or a dataset, by its folder or its name on the Hub.",
-        show_default=False,
+        help=f"{TEXT_FILES}; - for text on standard input; or a dataset, by its folder or its name on the Hub.",
     ),
 ]
-Column = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The column with the sentences; by default text, or the only column."),
-]
+Column = Annotated[str | None, typer.Option(metavar="NAME", help="The column with the sentences, if not text.")]
 Tokenized = Annotated[
-    bool,
-    typer.Option(
-        "--tokenized/--raw",
-        help="Whether whitespace separates the words, or raw text is split Penn-Treebank style. Lists of words stay.",
-    ),
+    bool, typer.Option("--tokenized/--raw", help="Split text at whitespace alone, or Penn-Treebank style.")
 ]
 Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many to show.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object per line.")]
@@ -99,50 +88,24 @@ def main(
 
 @app.command(short_help="Convert a published checkpoint for from_pretrained.")
 def convert(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SOURCE",
-            help="The checkpoint: OPTIONS.json and WEIGHTS.hdf5, a folder with both, an ELMoForManyLangs folder, or "
-            "an AllenNLP model as model.tar.gz, folder or weights.th.",
-            show_default=False,
-        ),
-    ],
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE", help="The checkpoint: one path, or two files.")],
     output_dir: OutputFolder,
     vocab: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The words that the checkpoint was trained to predict, one per line, <S>, </S> and <UNK> first. "
-            "Vectors do not depend on it. ELMoForManyLangs models have their own.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(metavar="FILE", help="The words of its softmax, one per line; no vector needs them.")
     ] = None,
     options: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="For an AllenNLP model: the options.json of its ELMo, if it is not a published one.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(metavar="FILE", help="AllenNLP: the ELMo's options.json, if not a published one.")
     ] = None,
     mix: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="For an AllenNLP model: which of its learned layer mixes to take; by default the first, 0.",
-            show_default=False,
-        ),
+        int | None, typer.Option(min=0, metavar="N", help="AllenNLP: which of its learned layer mixes to take [0].")
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Convert a published checkpoint to a folder for from_pretrained.
 
-    A checkpoint of bilm-tf, AllenNLP or SeqVec is two files, the options as JSON and the weights as HDF5. An
-    ELMoForManyLangs model is a folder, and an AllenNLP task model an archive with an ELMo inside, fine-tuned or not.
-    The output has the model, its config, a tokenizer, the code that loads them and a model card; it is written whole
-    or not at all.
+    SOURCE is the options.json and the weights.hdf5 of bilm-tf, AllenNLP or SeqVec, or a folder with both; the folder
+    of an ELMoForManyLangs model; or an AllenNLP task model with an ELMo inside, fine-tuned or not, as model.tar.gz,
+    folder or weights.th. The output is written whole or not at all.
 
     \b
     Examples:
@@ -174,17 +137,14 @@ def convert(
             folder = convert_checkpoint(files[0], files[1], output_dir, vocab_file=vocab, overwrite=overwrite)
     for note in notes:
         typer.echo(note)
-    typer.echo(f"Wrote {folder}\n\nNext, in Python:")
-    typer.echo("  from transformers import AutoModel, AutoTokenizer")
-    typer.echo(f"  tokenizer = AutoTokenizer.from_pretrained({str(folder)!r}, trust_remote_code=True)")
-    typer.echo(f"  model = AutoModel.from_pretrained({str(folder)!r}, trust_remote_code=True)")
+    typer.echo(f"Wrote {folder}\n\nNext, in Python:\n  from transformers import AutoModel, AutoTokenizer")
+    for name, kind in (("tokenizer", "AutoTokenizer"), ("model", "AutoModel")):
+        typer.echo(f"  {name} = {kind}.from_pretrained({str(folder)!r}, trust_remote_code=True)")
 
 
 @app.command(short_help="Convert a folder back to an original checkpoint.")
 def export(
-    model_dir: Annotated[
-        Path, typer.Argument(metavar="MODEL_DIR", help="A folder written by save_pretrained.", show_default=False)
-    ],
+    model_dir: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="A folder written by save_pretrained.")],
     output_dir: OutputFolder,
     overwrite: Overwrite = False,
 ) -> None:
@@ -212,15 +172,9 @@ def export(
 def embed(
     source: Source,
     model: ModelFolder,
-    output: Annotated[
-        Path, typer.Option(metavar="OUT", help="The file to write: .h5 or .hdf5, or .parquet.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option(metavar="OUT", help="The file to write: .h5 or .hdf5, or .parquet.")],
     layers: Annotated[
-        str,
-        typer.Option(
-            metavar="all|average|top|mix|0,1,2",
-            help="The vector of a word: the model's mix of its layers, their average, the top one, or those named.",
-        ),
+        str, typer.Option(metavar="all|average|top|mix|0,1,2", help="The layers, or how they become one vector.")
     ] = "mix",
     pooling: Annotated[
         str, typer.Option(metavar="none|mean|max", help="Over the words of a sentence, for one vector each.")
@@ -250,9 +204,11 @@ def embed(
     """
     lost = "standard input cannot be read again, so nothing was kept"
     with command_errors(lost if source == "-" else RESUME):
-        from .embed_corpus import embed_corpus, how_to_read
+        from .embed_corpus import READERS, embed_corpus
 
-        lines = how_to_read(output)  # also checks its extension
+        lines = READERS.get(output.suffix.lower())
+        if lines is None:
+            raise ElmoError(f"{output}: the output must end in {', '.join(READERS)}")
         report = embed_corpus(
             source,
             model,
@@ -271,18 +227,15 @@ def embed(
         return
     split_by = "whitespace (--raw splits off punctuation)" if tokenized else "the tokenizer"
     typer.echo(f"Wrote {output}: {report.sentences:,} sentences, {report.words:,} words, split by {split_by}")
-    if report.empty:
-        typer.echo(f"  {report.empty:,} empty, kept so that numbers stay line numbers")
-    if report.in_pieces:
-        typer.echo(f"  {report.in_pieces:,} longer than {batch_words:,} words, read in pieces, their vectors exact")
-    if report.cut_words:
-        typer.echo(f"  {report.cut_words:,} words too long for the model, which reads only their first bytes")
-    if report.words_now:
-        speed = report.words_now / report.seconds
-        typer.echo(f"  {report.words_now:,} words in {report.seconds:,.1f} s, {speed:,.0f} words/s")
-    typer.echo("\nTo read it, in Python:")
-    for line in lines:
-        typer.echo(f"  {line}")
+    for number, explanation in (
+        (report.empty, "empty, kept so that numbers stay line numbers"),
+        (report.in_pieces, f"longer than {batch_words:,} words, read in pieces, their vectors exact"),
+        (report.cut_words, "words too long for the model, which reads only their first bytes"),
+        (report.words_now, f"words in {report.seconds:,.1f} s, {report.speed:,.0f} words/s"),
+    ):
+        if number:
+            typer.echo(f"  {number:,} {explanation}")
+    typer.echo(f"\nTo read it, in Python:\n{lines.format(str(output))}")
 
 
 @app.command(short_help="Compute how probable sentences are.")
@@ -305,12 +258,12 @@ def score(
       elmo score sentences.txt --model my-elmo
       echo "The bank of the river ." | elmo score - --model my-elmo --per-word
     """
-    with command_errors():
+    with command_errors("the sentences after these were not scored"):
         from .scoring import load_scorer, score_lines
 
         scorer, tokenizer = load_scorer(model)
         for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json, batch_size):
-            typer.echo(line.text, err=line.is_summary)
+            typer.echo(line)
 
 
 @app.command(short_help="List words that fit in place of another.")
@@ -334,26 +287,12 @@ def substitutes(sentence: MarkedSentence, model: ScoringModel, count: Count = 10
 @app.command(short_help="Find the nearest uses of a word in a corpus.")
 def neighbors(
     sentence: MarkedSentence,
-    corpus: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="A text file with one sentence per line; or a .jsonl, .csv, .tsv or .parquet file.",
-            show_default=False,
-        ),
-    ],
+    corpus: Annotated[Path, typer.Option(metavar="FILE", help=f"{TEXT_FILES}.")],
     model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="The folder of the model; by default elmo-mini, which comes with the package."
-        ),
+        Path | None, typer.Option(metavar="DIR", help="The folder of the model; by default the package's elmo-mini.")
     ] = None,
     layer: Annotated[
-        str,
-        typer.Option(
-            metavar="top|mix|average|0|1|2",
-            help="The vectors to compare: of the top layer, the model's mix or another layer.",
-        ),
+        str, typer.Option(metavar="top|mix|average|0|1|2", help="The layer whose vectors are compared.")
     ] = "top",
     count: Count = 10,
     any_word: Annotated[bool, typer.Option("--any-word", help="Show uses of other words too.")] = False,
@@ -366,10 +305,9 @@ def neighbors(
 ) -> None:
     """Show the uses of a word in a corpus whose vectors are nearest to that of the word in a sentence.
 
-    The first search embeds the corpus into an index, beside it or in the folder given by --index. Later searches find
-    it as long as corpus, model and layer are the same. It takes about 0.5 KB per word for elmo-mini, and twice that
-    while it is made. The same command resumes an index that was interrupted. A search compares every use, in constant
-    memory.
+    The first search embeds the corpus into an index, about 0.5 KB per word for elmo-mini, and twice that while it is
+    made. Later searches find it as long as corpus, model and layer are the same. The same command resumes an index
+    that was interrupted.
 
     \b
     Examples:
@@ -391,12 +329,8 @@ def neighbors(
 
 @app.command(short_help="Show who did what to whom.")
 def roles(
-    sentence: Annotated[
-        str, typer.Argument(metavar="SENTENCE", help="Text with its predicates in [brackets].", show_default=False)
-    ],
-    model: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder of a model of semantic roles.", show_default=False)
-    ],
+    sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="Text with its predicates in [brackets].")],
+    model: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a model of semantic roles.")],
     as_json: AsJson = False,
 ) -> None:
     """Show, for every predicate of a sentence, which words have which role. The predicate itself has the role V.
@@ -417,8 +351,8 @@ def roles(
 
 @app.command(short_help="Write a model as an ONNX file.")
 def onnx(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.", show_default=False)],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .onnx file to write.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .onnx file to write.")],
     int8: Annotated[bool, typer.Option("--int8", help="Store matrices in 8 bits: smaller, less exact.")] = False,
     overwrite: Overwrite = False,
 ) -> None:

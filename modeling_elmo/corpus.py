@@ -9,8 +9,8 @@ import logging
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,7 @@ from .tokenization_elmo import ElmoTokenizer
 
 STANDARD_INPUT = "-"
 # The builder of `datasets` that reads a file, by the file's extension. A file with any other is plain text.
-BUILDERS = {
-    ".jsonl": "json",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
+BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 # Both are written by `save_to_disk`.
 SAVED_DATASET_FILES = ("dataset_info.json", "dataset_dict.json")
@@ -45,44 +38,35 @@ class TextLines:
 
     def __iter__(self) -> Iterator[dict[str, str]]:
         for file in self.files:
-            for line in _read_lines(file):
-                yield {"text": line}
+            if file == STANDARD_INPUT:
+                yield from _decode_lines(sys.stdin.buffer, "standard input")
+                continue
+            opener = OPENERS.get(Path(file).suffix.lower(), open)
+            with opener(file, "rb") as stream:
+                yield from _decode_lines(stream, file)
 
 
-def _read_lines(file: str) -> Iterator[str]:
-    name = "standard input" if file == STANDARD_INPUT else file
-    opener = OPENERS.get(Path(file).suffix.lower(), open)
-    with nullcontext(sys.stdin.buffer) if file == STANDARD_INPUT else opener(file, "rb") as stream:
-        number = 0
+def _decode_lines(stream: Iterable[bytes], name: str) -> Iterator[dict[str, str]]:
+    encoding = "utf-8-sig"  # of the first line
+    for number, line in enumerate(stream, start=1):
         try:
-            for number, line in enumerate(stream, start=1):
-                encoding = "utf-8-sig" if number == 1 else "utf-8"
-                yield line.decode(encoding).rstrip("\r\n")
+            yield {"text": line.decode(encoding).rstrip("\r\n")}
         except UnicodeDecodeError as error:
             message = f"{name}: line {number} is not UTF-8: {error.reason} at byte {error.start}"
             raise ElmoError(message) from error
+        encoding = "utf-8"
 
 
 @dataclass
 class Corpus:
-    """Rows of text, and how they become sentences.
+    """Rows of text, and how they become sentences. Iterating gives the value of each row: text, or a list of words."""
 
-    Iterating over a corpus gives the value of each row: text, or a list of words.
-
-    rows: a `Dataset`, an `IterableDataset` or `TextLines`.
-    column: the column with the text: a str, or a list of words; of documents, also a list of sentences.
-    tokenized: whether words are separated by whitespace; otherwise the tokenizer splits the text.
-    documents: whether a row is a document, with one sentence per line, rather than a sentence.
-    name: what error messages call the corpus.
-    files: the files that the rows are read from, if any.
-    """
-
-    rows: Any
-    column: str = "text"
-    tokenized: bool = True
-    documents: bool = False
-    name: str = "the corpus"
-    files: Sequence[str] = ()
+    rows: Any  # a `Dataset`, an `IterableDataset` or `TextLines`
+    column: str = "text"  # with text or lists of words; of documents, also lists of sentences
+    tokenized: bool = True  # whether words are separated by whitespace; otherwise the tokenizer splits the text
+    documents: bool = False  # whether a row is a document, with one sentence per line, rather than a sentence
+    name: str = "the corpus"  # in error messages
+    files: Sequence[str] = ()  # that the rows are read from, if any
 
     @property
     def is_stream(self) -> bool:
@@ -99,14 +83,17 @@ class Corpus:
     def __iter__(self) -> Iterator[Row]:
         with _translate_errors(self.name):
             for number, row in enumerate(self.rows):
-                value = row[self.column]
-                if value is None:
-                    value = ""  # rows keep their numbers
-                if not isinstance(value, str) and not _is_word_list(value):
-                    raise ElmoError(
-                        f"{self.name}: row {number}: expected text or a list of words, got {str(value)[:40]!r}"
-                    )
+                value = "" if row[self.column] is None else row[self.column]  # rows keep their numbers
+                if not _is_text_or_words(value):
+                    found = str(value)[:40]
+                    raise ElmoError(f"{self.name}: row {number}: expected text or a list of words, got {found!r}")
                 yield value
+
+    def words(self, row: Row, tokenizer: ElmoTokenizer) -> list[str]:
+        """Return the words of a sentence."""
+        if not isinstance(row, str):
+            return list(row)
+        return row.split() if self.tokenized else tokenizer.tokenize(row)
 
     def sentences(self, value: Any, tokenizer: ElmoTokenizer) -> list[list[str]]:
         """Return the words of each sentence of a row, without empty sentences."""
@@ -114,23 +101,18 @@ class Corpus:
         if self.documents:
             parts = value.splitlines() if isinstance(value, str) else value
         sentences = []
-        for part in parts or ():
-            if part is None:
-                continue
-            if isinstance(part, str):
-                words = part.split() if self.tokenized else tokenizer.tokenize(part)
-            elif _is_word_list(part):
-                words = list(part)
-            else:
+        for part in filter(None, parts or ()):
+            if not _is_text_or_words(part):
                 hint = "" if self.documents else " (rows that are documents need --documents)"
                 kind = type(part).__name__
                 raise ElmoError(f"column `{self.column}` holds a {kind}; expected text or a list of words{hint}")
+            words = self.words(part, tokenizer)
             if words:
                 sentences.append(words)
         return sentences
 
 
-def _is_word_list(value: Any) -> bool:
+def _is_text_or_words(value: Any) -> bool:
     return isinstance(value, Sequence) and all(isinstance(word, str) for word in value)
 
 
@@ -158,27 +140,28 @@ def open_corpus(
         tokenized, documents: as for [`Corpus`].
         as_dataset: whether the rows of plain text, too, must be a dataset that can be shuffled and indexed.
     """
-    if source == STANDARD_INPUT:
-        return Corpus(TextLines([STANDARD_INPUT]), "text", tokenized, documents, "standard input")
     rows: Any
-    if isinstance(source, str) and not _names_a_file(source):
+    files: list[str] = []
+    if source == STANDARD_INPUT:
+        name = "standard input"
+        rows = TextLines([STANDARD_INPUT])
+    elif isinstance(source, str) and not _names_a_file(source):
+        name = source
         with _translate_errors(f"{source}: neither a file nor a dataset that can be loaded"):
             rows = _load_dataset(source, config_name, split, streaming)
-        column = _find_column(rows, column, source)
-        return Corpus(rows.select_columns([column]), column, tokenized, documents, source)
-    if isinstance(source, str) and split is not None:
-        raise ElmoError(f"`--split` is for datasets, but {source} is a file")
-    files = [source] if isinstance(source, str) else list(source)
-    name = ", ".join(files)
-    builder = _find_builder(files)
-    if builder == "text" and not as_dataset:
-        if column not in (None, "text"):
-            raise ElmoError(f"`--column` is for tables and datasets, but {name} is a text file")
-        return Corpus(TextLines(files), "text", tokenized, documents, name, files)
-    with _translate_errors(f"{name}: cannot be read as {builder}"):
-        rows = _load_files(files, builder, streaming)
+    else:
+        files = [source] if isinstance(source, str) else list(source)
+        name = ", ".join(files)
+        if isinstance(source, str) and split is not None:
+            raise ElmoError(f"`--split` is for datasets, but {source} is a file")
+        builder = _find_builder(files)
+        with _translate_errors(f"{name}: cannot be read as {builder}"):
+            is_plain = builder == "text" and not as_dataset
+            rows = TextLines(files) if is_plain else _load_files(files, builder, streaming)
     column = _find_column(rows, column, name)
-    return Corpus(rows.select_columns([column]), column, tokenized, documents, name, files)
+    if not isinstance(rows, TextLines):
+        rows = rows.select_columns([column])
+    return Corpus(rows, column, tokenized, documents, name, files)
 
 
 @contextmanager
@@ -197,8 +180,13 @@ def _names_a_file(source: str) -> bool:
     path = Path(source)
     if path.exists():
         return not path.is_dir()
-    has_extension = path.suffix.lower() in (".txt", *BUILDERS, *OPENERS)
-    return path.is_absolute() or source.count("/") > 1 or has_extension
+    return source.count("/") > 1 or path.suffix.lower() in (".txt", *BUILDERS, *OPENERS)
+
+
+def _extension(file: str) -> str:
+    """Return a file's extension in lower case, without that of a compression."""
+    path = Path(file.lower())
+    return path.with_suffix("").suffix if path.suffix in OPENERS else path.suffix
 
 
 def _find_builder(files: Sequence[str]) -> str:
@@ -218,34 +206,24 @@ def _find_builder(files: Sequence[str]) -> str:
     return builders.pop()
 
 
-def _extension(file: str) -> str:
-    """Return a file's extension in lower case, without that of a compression."""
-    path = Path(file)
-    if path.suffix.lower() in OPENERS:
-        path = path.with_suffix("")
-    return path.suffix.lower()
-
-
 def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
     datasets = require("datasets", "embed")
     # Its readers log the error that they raise, which would be reported twice.
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
     options: dict[str, Any] = {}
-    if builder == "text":
+    if builder in ("text", "csv"):
         options["encoding"] = "utf-8-sig"
-    elif builder == "csv":
-        options["encoding"] = "utf-8-sig"
+    if builder == "csv":
         options["sep"] = "\t" if _extension(files[0]) == ".tsv" else ","
         options["index_col"] = False  # otherwise a surplus comma shifts the columns
         options["keep_default_na"] = False  # "None" and "NA" are words
         header = require("pandas", "embed").read_csv(files[0], nrows=0, **options)
-        options["features"] = datasets.Features({name: datasets.Value("string") for name in header.columns})
+        options["features"] = datasets.Features(dict.fromkeys(header.columns, datasets.Value("string")))
     try:
         return _load(builder, data_files=list(files), split="train", streaming=streaming, **options)
     except UnicodeDecodeError:
         if builder == "text":
-            for _ in TextLines(files):  # its error names the line
-                pass
+            list(TextLines(files))  # its error names the line
         raise
 
 
@@ -259,20 +237,18 @@ def _load(*arguments: Any, **options: Any) -> Any:
 
 
 def _load_dataset(name: str, config_name: str | None, split: str | None, streaming: bool) -> Any:
-    if any(Path(name, file).is_file() for file in SAVED_DATASET_FILES):
+    is_saved = any(Path(name, file).is_file() for file in SAVED_DATASET_FILES)
+    if is_saved:
         loaded = require("datasets", "embed").load_from_disk(name)
-        if isinstance(loaded, dict) and split in loaded:
-            loaded = loaded[split]
-        if streaming and not isinstance(loaded, dict):
-            loaded = loaded.to_iterable_dataset()
     else:
         loaded = _load(name, config_name, split=split, streaming=streaming)
-    if not isinstance(loaded, dict):
-        return loaded
-    if split is None and len(loaded) == 1:
-        return next(iter(loaded.values()))
-    problem = "choose a split with --split" if split is None else f"no split {split!r}"
-    raise ElmoError(f"{name}: {problem}; its splits are {', '.join(loaded)}")
+    if isinstance(loaded, dict):
+        if split is None and len(loaded) == 1:
+            (split,) = loaded
+        if split not in loaded:
+            raise ElmoError(f"{name}: --split must be one of {', '.join(loaded)}, got {split!r}")
+        loaded = loaded[split]
+    return loaded.to_iterable_dataset() if is_saved and streaming else loaded
 
 
 def _find_column(rows: Any, column: str | None, name: str) -> str:
@@ -280,16 +256,8 @@ def _find_column(rows: Any, column: str | None, name: str) -> str:
     if names is None:  # some streams do not know before they are read
         with _translate_errors(name):
             names = list(next(iter(rows), {}))
-    listed = ", ".join(names) or "none"
-    if column is None and "text" in names:
-        return "text"
-    if column is None and len(names) == 1:
-        return names[0]
     if column is None:
-        raise ElmoError(f"{name}: several columns; choose one with --column: {listed}")
+        column = names[0] if len(names) == 1 else "text"
     if column not in names:
-        raise ElmoError(f"{name}: no column `{column}`; its columns are {listed}")
+        raise ElmoError(f"{name}: no column `{column}`; choose one with --column: {', '.join(names)}")
     return column
-
-
-__all__ = ["Corpus", "TextLines", "open_corpus"]

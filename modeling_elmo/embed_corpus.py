@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from .corpus import Corpus, Row, open_corpus
 from .embedding import DEFAULT_BATCH_WORDS, MARKERS, ElmoEmbedder
-from .files import ElmoError, StrPath, atomic_write, model_digests, require, write_text
+from .files import ElmoError, StrPath, atomic_write, model_digests, read_json, require, write_text
 
 # About what a killed run loses, and the least that a process does at a time.
 SHARD_WORDS = 100_000
@@ -56,6 +56,11 @@ class Report:
     words_now: int = 0
     seconds: float = 0.0
 
+    @property
+    def speed(self) -> float:
+        """Words per second."""
+        return self.words_now / max(self.seconds, 1e-9)
+
 
 # ---------------------------------------------------------------------------------------------------------- shards
 
@@ -84,37 +89,27 @@ def _shard_file(parts: Path, number: int) -> Path:
     return parts / f"{number:08}.zip"
 
 
-def _write_shard(path: Path, first: int, rows: list[Row], embedder: ElmoEmbedder, tokenized: bool, bar: tqdm) -> int:
+def _write_shard(path: Path, first: int, rows: list[Row], embedder: ElmoEmbedder, corpus: Corpus, bar: tqdm) -> int:
     """Embed rows, numbered from `first`, into a file: all arrays, then all sentences. Return the number of words."""
-    sentences: list[Row] = []
-    texts: list[str] = []
-    for row in rows:
-        if isinstance(row, str):
-            sentences.append(row.split() if tokenized else row)
-            texts.append(row.strip())
-        else:
-            sentences.append(row)
-            texts.append(" ".join(row))
-    all_words: list[list[str]] = []
+    texts = [row.strip() if isinstance(row, str) else " ".join(row) for row in rows]
+    words = [corpus.words(row, embedder.tokenizer) for row in rows]
     # A cached word can differ in the last bit from one computed among others: a shard must not depend on earlier ones.
     embedder.model.clear_caches()
     with atomic_write(path) as scratch, zipfile.ZipFile(scratch, "w") as archive:
         with archive.open("vectors", "w", force_zip64=True) as file:
-            for row, (words, vectors) in zip(rows, embedder.embed_with_words(sentences), strict=True):
+            for row, vectors in zip(rows, embedder.embed(words), strict=True):
                 np.lib.format.write_array(file, vectors)
-                all_words.append(words)
                 bar.update(_row_size(row))
-        archive.writestr("sentences.json", json.dumps({"first": first, "texts": texts, "words": all_words}))
-    return sum(map(len, all_words))
+        archive.writestr("sentences.json", json.dumps({"first": first, "texts": texts, "words": words}))
+    return sum(map(len, words))
 
 
 def _read_shard(path: Path) -> Iterator[EmbeddedRow]:
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(path) as archive, archive.open("vectors") as file:
         sentences = json.loads(archive.read("sentences.json"))
         pairs = zip(sentences["texts"], sentences["words"], strict=True)
-        with archive.open("vectors") as file:
-            for number, (text, words) in enumerate(pairs, start=sentences["first"]):
-                yield EmbeddedRow(number, text, words, np.lib.format.read_array(file))
+        for number, (text, words) in enumerate(pairs, start=sentences["first"]):
+            yield EmbeddedRow(number, text, words, np.lib.format.read_array(file))
 
 
 # ---------------------------------------------------------------------------------------------------------- output
@@ -144,12 +139,12 @@ def _write_arrow(path: Path, rows: Iterator[EmbeddedRow]) -> None:
 
 
 def _write_batches(rows: Iterator[EmbeddedRow], open_writer: Callable[[Any], Any]) -> None:
-    groups = _group(rows, _row_bytes, ROW_GROUP_BYTES)
-    first = _record_batch(next(groups))
+    batches = map(_record_batch, _group(rows, _row_bytes, ROW_GROUP_BYTES))
+    first = next(batches)
     with open_writer(first.schema) as writer:
         writer.write_batch(first)
-        for group in groups:
-            writer.write_batch(_record_batch(group))
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def _row_bytes(row: EmbeddedRow) -> int:
@@ -183,19 +178,12 @@ def _record_batch(rows: list[EmbeddedRow]) -> Any:
 
 # How to write an output, by its extension. Arrow is for the index of `elmo neighbors` alone.
 WRITERS = {".h5": _write_hdf5, ".hdf5": _write_hdf5, ".parquet": _write_parquet, ".arrow": _write_arrow}
-
-
-def how_to_read(output: StrPath) -> list[str]:
-    """Return lines of Python that read an output of `elmo embed`."""
-    extension = Path(output).suffix.lower()
-    if extension == ".parquet":
-        return [
-            "from datasets import Dataset",
-            f"rows = Dataset.from_parquet({str(output)!r})  # index, words, vectors",
-        ]
-    if extension in (".h5", ".hdf5"):
-        return ["import h5py", f"vectors = h5py.File({str(output)!r})['0'][()]  # of line 0"]
-    raise ElmoError(f"{output}: the output must end in .h5, .hdf5 or .parquet")
+# Lines of Python that read an output of `elmo embed`.
+READERS = {
+    ".h5": "  import h5py\n  vectors = h5py.File({!r})['0'][()]  # of line 0",
+    ".parquet": "  from datasets import Dataset\n  rows = Dataset.from_parquet({!r})  # index, words, vectors",
+}
+READERS[".hdf5"] = READERS[".h5"]
 
 
 # ------------------------------------------------------------------------------------------------------------- run
@@ -237,9 +225,6 @@ def embed_corpus(
 
     Returns:
         What was done; None in all processes but the first.
-
-    Raises:
-        ElmoError: if the input, the settings or an unfinished run do not fit.
     """
     output = Path(output)
     parts = parts_folder(output)
@@ -250,8 +235,9 @@ def embed_corpus(
     identity = corpus.identity
     if identity is None and processes > 1:
         raise ElmoError("processes cannot share standard input: write it to a file first")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else None
     embedder = ElmoEmbedder.from_pretrained(
-        model, device=_device(), layers=layers, pooling=pooling, batch_words=batch_words, dtype=dtype
+        model, device, layers=layers, pooling=pooling, batch_words=batch_words, dtype=dtype
     )
     settings = {
         "input": identity,
@@ -267,8 +253,7 @@ def embed_corpus(
     _wait_for_all(processes)  # all have seen that there is no output yet
     total = None
     if rank == 0:
-        if identity is not None:
-            # This also finds bad input before the work rather than after hours of it.
+        if identity is not None:  # counting also finds bad input before the work rather than after hours of it
             total = sum(map(_row_size, corpus))
             if total == 0:
                 raise ElmoError(f"{source}: holds no sentences")
@@ -278,11 +263,11 @@ def embed_corpus(
     report = Report(output)
     try:
         count = _write_shards(parts, corpus, embedder, total, rank, processes, report)
-        if count == 0:
-            raise ElmoError(f"{corpus.name} holds no sentences")
         _wait_for_all(processes)  # all shards are written
         if rank > 0:
             return None
+        if count == 0:
+            raise ElmoError(f"{corpus.name}: holds no sentences")
         _merge(parts, count, embedder, report)
     except BaseException:
         if identity is None:  # it cannot be resumed
@@ -292,20 +277,13 @@ def embed_corpus(
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    extension = output.suffix.lower()
-    if extension not in WRITERS:
+    if output.suffix.lower() not in WRITERS:
         raise ElmoError(f"{output}: the output must end in .h5, .hdf5 or .parquet")
-    require("h5py" if extension in (".h5", ".hdf5") else "pyarrow", "embed")
+    require("h5py" if output.suffix.lower() in (".h5", ".hdf5") else "pyarrow", "embed")
     if output.exists() and (output.is_dir() or not overwrite):
         raise ElmoError(f"{output}: exists; choose another name, or pass --overwrite")
     if not output.parent.is_dir():
         raise ElmoError(f"{output}: there is no folder {output.parent}")
-
-
-def _device() -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
 
 
 def _wait_for_all(processes: int) -> None:
@@ -327,14 +305,11 @@ def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None
     if parts.exists() and (restart or settings["input"] is None):
         shutil.rmtree(parts)
     if manifest.is_file():
-        earlier = json.loads(manifest.read_bytes())
+        earlier = read_json(manifest)
         current = json.loads(json.dumps(settings))  # as they come back from a file: tuples are lists
         different = [name for name in current if earlier.get(name) != current[name]]
         if different:
-            raise ElmoError(
-                f"{parts}: holds an unfinished run that differs in {', '.join(different)}; pass --restart to discard "
-                "it, or remove the folder"
-            )
+            raise ElmoError(f"{parts}: an unfinished run, other in {', '.join(different)}; --restart discards it")
     parts.mkdir(exist_ok=True)
     write_text(manifest, json.dumps(settings, indent=2))
 
@@ -353,18 +328,18 @@ def _write_shards(
     started = time.monotonic()
     # The average speed so far: shards of other processes and of earlier runs come in leaps.
     with tqdm(total=total, unit="word", unit_scale=True, smoothing=0, disable=rank > 0) as bar:
-        for number, rows in enumerate(_group(corpus, _row_size, SHARD_WORDS)):
-            path = _shard_file(parts, number)
-            is_mine = number % processes == rank
-            if is_mine and not path.is_file():
-                report.words_now += _write_shard(path, first, rows, embedder, corpus.tokenized, bar)
+        for rows in _group(corpus, _row_size, SHARD_WORDS):
+            path = _shard_file(parts, count)
+            is_written = path.is_file()
+            if count % processes == rank and not is_written:
+                report.words_now += _write_shard(path, first, rows, embedder, corpus, bar)
             else:
                 size = sum(map(_row_size, rows))
-                if path.is_file():
+                if is_written and not bar.disable:
                     bar.initial += size
                 bar.update(size)
-            first += len(rows)
             count += 1
+            first += len(rows)
             bar.set_postfix_str(f"{first:,} sentences")
     report.seconds = time.monotonic() - started
     return count
@@ -383,14 +358,8 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
                 report.cut_words += sum(map(embedder.tokenizer.is_cut, row.words))
                 yield row
 
-    for number in range(count):
-        if not _shard_file(parts, number).is_file():
-            raise ElmoError(f"{parts}: shard {number} is missing; do all processes see this folder?")
     complete = parts / report.output.name
     with atomic_write(complete) as scratch:
         WRITERS[report.output.suffix.lower()](scratch, read_rows())
     os.replace(complete, report.output)
     shutil.rmtree(parts, ignore_errors=True)  # another run may be writing the same there
-
-
-__all__ = ["Report", "embed_corpus"]

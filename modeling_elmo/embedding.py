@@ -4,6 +4,7 @@ Sentences -> windows of a bounded number of words -> batches of sentences of sim
 in input order. L LSTM layers, T words, D = 2P numbers per vector.
 """
 
+import contextlib
 import ctypes
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -184,7 +185,8 @@ class ElmoEmbedder:
         for ordered, half in ((pieces, slice(0, size)), (pieces[::-1], slice(size, 2 * size))):
             states = None
             for piece in ordered:
-                vectors, states = self._run([row[piece]], False, keep_sentence_markers=True, states=states, use_cache=True)
+                options = {"keep_sentence_markers": True, "states": states, "use_cache": True}
+                vectors, states = self._run([row[piece]], add_markers=False, **options)
                 if not result.numel():
                     result = torch.empty(*vectors.shape[:-3], len(row), 2 * size)
                 result[..., piece, half] = vectors[..., 0, :, half]
@@ -232,10 +234,8 @@ def _split_residues(sequence: str, number: int) -> list[str]:
 
 def _release_memory() -> None:
     """Return freed memory to the system: glibc keeps it, and more and more of it as the shapes of batches differ."""
-    try:
+    with contextlib.suppress(OSError):  # where the system has another library
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-    except OSError:  # not glibc
-        pass
 
 
 def _parse_layers(layers: str | int | Sequence[int], top: int) -> str | int | tuple[int, ...]:

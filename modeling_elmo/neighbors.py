@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModel
 
 from .embed_corpus import Report, embed_corpus
 from .embedding import ElmoEmbedder
-from .files import ElmoError, StrPath, file_digest, first_line, load_folder, model_digests, require
+from .files import ElmoError, StrPath, file_digest, first_line, model_digests, require
 from .scoring import marked_word
 
 # Cosines of float16 vectors differ from those of float32 in the fourth decimal.
@@ -59,15 +58,11 @@ class Uses:
         layer: which vectors are compared: `"top"`, the number of a layer (0 has the context-free vectors), the
             `"average"` of the layers or the model's `"mix"`.
         folder: where the index is; by default, beside the corpus.
-        tokenized: whether text is split at whitespace alone; otherwise by the tokenizer. Lists of words stay.
-        column: the column with the sentences; by default `text`, or the only one.
+        tokenized, column: as for [`open_corpus`].
 
     Attributes:
         index: the file of the index.
         report: what was indexed; None if the index was there already.
-
-    Raises:
-        ElmoError: if corpus, model or settings do not fit.
     """
 
     def __init__(
@@ -82,11 +77,9 @@ class Uses:
         self.corpus = Path(corpus)
         if not self.corpus.is_file():
             raise ElmoError(f"{corpus}: no such file; the corpus is text with one sentence per line, or a table of it")
-        loaded, tokenizer = load_folder(model, AutoModel)
-        top = loaded.config.num_hidden_layers
-        if str(layer) not in ("top", "average", "mix", *map(str, range(top + 1))):
-            raise ElmoError(f"`layer` must be top, average, mix or a number from 0 to {top}, got {str(layer)!r}")
-        self.embedder = ElmoEmbedder(loaded, tokenizer, layers=layer)
+        self.embedder = ElmoEmbedder.from_pretrained(model, layers=layer)
+        if isinstance(self.embedder.layers, tuple):
+            raise ElmoError(f"`layer` must be one layer: top, average, mix or a number, got {layer!r}")
         settings = {
             "corpus": file_digest(corpus),
             "column": column,
@@ -96,28 +89,18 @@ class Uses:
             "dtype": DTYPE,
         }
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:DIGEST_LENGTH]
-        folder = self.corpus.parent if folder is None else Path(folder)
+        folder = Path(folder or self.corpus.parent)
         self.index = folder / f"{self.corpus.name}.{digest}.arrow"
         self.report: Report | None = None
-        if not self.index.exists():
-            self._make_index(model, tokenized, column)
-
-    def _make_index(self, model: StrPath, tokenized: bool, column: str | None) -> None:
-        folder = self.index.parent
-        if folder.exists() and not folder.is_dir():
-            raise ElmoError(f"{folder}: the index needs a folder, and this is a file")
+        if self.index.exists():
+            return
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise ElmoError(f"{folder}: the index cannot be written there; choose another folder with --index")
+        layers = str(self.embedder.layers)
         try:
             self.report = embed_corpus(
-                str(self.corpus),
-                model,
-                self.index,
-                layers=str(self.embedder.layers),
-                dtype=DTYPE,
-                tokenized=tokenized,
-                column=column,
+                str(corpus), model, self.index, layers=layers, dtype=DTYPE, tokenized=tokenized, column=column
             )
         except (OSError, ElmoError):
             if not self.index.exists():  # otherwise another process was faster, and has removed the shards
@@ -130,14 +113,11 @@ class Uses:
         query = torch.from_numpy(vectors[position])  # (D,)
         nearest: list[Neighbor] = []
         for batch in self._batches():
-            places = np.arange(len(batch.column("words").flatten()))
-            if not any_word:
-                places = _find_word(words[position], batch)
+            places = _find_words(batch, None if any_word else words[position])
             nearest.extend(_nearest_in_batch(batch, query, places, count))
             nearest = heapq.nlargest(count, nearest, key=lambda neighbor: neighbor.score)
         if not nearest:
-            missing = "" if any_word else f" {words[position]!r}; --any-word finds the nearest uses of other words"
-            raise ElmoError(f"{self.corpus}: it has no word{missing}")
+            raise ElmoError(f"{self.corpus}: it has no word {words[position]!r}; --any-word finds uses of other words")
         return nearest
 
     def _batches(self) -> Iterator[Any]:
@@ -152,11 +132,13 @@ class Uses:
             raise ElmoError(f"{self.index}: damaged; remove it to have it made again: {first_line(error)}") from error
 
 
-def _find_word(word: str, batch: Any) -> np.ndarray:
-    """Return the places of a word in a record batch, in upper or lower case."""
+def _find_words(batch: Any, word: str | None) -> np.ndarray:
+    """Return the places of a word in a record batch, in upper or lower case; of None, all places."""
+    words = batch.column("words").flatten()
+    if word is None:
+        return np.arange(len(words))
     pa, compute = require("pyarrow", "embed"), require("pyarrow.compute", "embed")
-    lower = compute.utf8_lower(batch.column("words").flatten())
-    matches = compute.equal(lower, compute.utf8_lower(pa.scalar(word)))
+    matches = compute.equal(compute.utf8_lower(words), compute.utf8_lower(pa.scalar(word)))
     return np.flatnonzero(matches.to_numpy(zero_copy_only=False))
 
 
@@ -181,8 +163,8 @@ def neighbor_lines(neighbors: Sequence[Neighbor], as_json: bool = False) -> Iter
         yield "cosine\tuse"
     for neighbor in neighbors:
         if as_json:
-            entry = {**neighbor._asdict(), "word": neighbor.words[neighbor.position]}
-            yield json.dumps(entry, ensure_ascii=False)
+            word = neighbor.words[neighbor.position]
+            yield json.dumps({**neighbor._asdict(), "word": word}, ensure_ascii=False)
         else:
             yield f"{neighbor.score:.3f}\t{mark(neighbor.words, neighbor.position)}"
 
@@ -196,6 +178,3 @@ def mark(words: Sequence[str], position: int) -> str:
     if end < len(words):
         shown.append("…")
     return " ".join(shown)
-
-
-__all__ = ["Neighbor", "Uses", "mark", "neighbor_lines"]

@@ -4,8 +4,9 @@ import itertools
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import AutoModelForPreTraining
 
@@ -23,12 +24,11 @@ def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]
     """Return the words of a text, and the positions of those in [brackets], which are not split."""
     words: list[str] = []
     positions: list[int] = []
-    for number, part in enumerate(re.split(r"\[([^\[\]]*)\]", sentence)):
-        is_marked = number % 2 == 1
-        if is_marked and part.strip():
+    for part in re.split(r"(\[[^\[\]]+\])", sentence):
+        if part.startswith("[") and part.endswith("]") and part[1:-1].strip():
             positions.append(len(words))
-            words.append(part.strip())
-        elif is_marked or "[" in part or "]" in part:
+            words.append(part[1:-1].strip())
+        elif "[" in part or "]" in part:
             raise ElmoError(how_to_mark)
         else:
             words += [part[start:end] for start, end in split_words(part)]
@@ -45,18 +45,7 @@ def marked_word(sentence: str) -> tuple[list[str], int]:
     return words, positions[0]
 
 
-def _to_json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 # ----------------------------------------------------------------------------------------------- language models
-
-
-class Line(NamedTuple):
-    """A line of output. Summaries go to standard error."""
-
-    text: str
-    is_summary: bool = False
 
 
 def load_scorer(folder: StrPath) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
@@ -64,16 +53,12 @@ def load_scorer(folder: StrPath) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
     try:
         model, tokenizer = load_folder(folder, AutoModelForPreTraining)
     except ElmoError as error:
-        if "lack `softmax." not in str(error):
+        if "missing weights, such as softmax." not in str(error):
             raise
-        raise ElmoError(
-            f"{folder}: the model was saved without its softmax, which scoring needs: published checkpoints have "
-            "none, and training.pretrain keeps it with --save_softmax true"
-        ) from error
-    if len(tokenizer) != model.config.vocab_size:
-        raise ElmoError(
-            f"{folder}: the vocabulary has {len(tokenizer):,} words and the softmax {model.config.vocab_size:,}"
-        )
+        raise ElmoError(f"{folder}: saved without its softmax, which scoring needs (see --save_softmax)") from error
+    words, outputs = len(tokenizer), model.config.vocab_size
+    if words != outputs:
+        raise ElmoError(f"{folder}: the vocabulary has {words:,} words and the softmax {outputs:,}")
     return model, tokenizer
 
 
@@ -85,33 +70,27 @@ def score_lines(
     per_word: bool = False,
     as_json: bool = False,
     batch_size: int = 32,
-) -> Iterator[Line]:
-    """Yield a line for each sentence as soon as it is computed, with `per_word` one for each word, and a summary."""
+) -> Iterator[str]:
+    """Yield lines for each sentence as soon as it is computed; print a summary of all to standard error."""
     if not as_json:
-        yield Line("log-probability\tperplexity\tsentence")
+        yield "log-probability\tperplexity\tsentence"
+    corpus = open_corpus(source, streaming=True, tokenized=tokenized)
+    sentences = itertools.chain.from_iterable(corpus.sentences(row, tokenizer) for row in corpus)
     forward = backward = 0.0
     predictions = count = 0
-    sentences = _read_sentences(source, tokenizer, tokenized)
     while batch := list(itertools.islice(sentences, batch_size)):
         for words, result in zip(batch, model.score(batch, tokenizer, batch_size), strict=True):
             forward += result.forward.double().sum().item()
             backward += result.backward.double().sum().item()
             predictions += len(result.forward)
-            count += 1
-            for text in _format_score(words, result, per_word, as_json):
-                yield Line(text)
-    if not predictions:
-        yield Line("no sentences: the input is empty", is_summary=True)
+            yield from _format_score(words, result, per_word, as_json)
+        count += len(batch)
+    if count == 0:
+        print("no sentences: the input is empty", file=sys.stderr)
         return
-    mean = math.exp(-(forward + backward) / 2 / predictions)
-    directions = f"forward {math.exp(-forward / predictions):.2f}, backward {math.exp(-backward / predictions):.2f}"
-    yield Line(f"{count:,} sentences, perplexity {mean:.2f} ({directions})", is_summary=True)
-
-
-def _read_sentences(source: str, tokenizer: ElmoTokenizer, tokenized: bool) -> Iterator[list[str]]:
-    corpus = open_corpus(source, streaming=True, tokenized=tokenized)
-    for row in corpus:
-        yield from corpus.sentences(row, tokenizer)
+    perplexities = [math.exp(-total / predictions) for total in ((forward + backward) / 2, forward, backward)]
+    summary = "{:,} sentences, perplexity {:.2f} (forward {:.2f}, backward {:.2f})"
+    print(summary.format(count, *perplexities), file=sys.stderr)
 
 
 def _format_score(words: list[str], result: Any, per_word: bool, as_json: bool) -> Iterator[str]:
@@ -120,7 +99,7 @@ def _format_score(words: list[str], result: Any, per_word: bool, as_json: bool) 
         entry = {"words": words, "log_probability": result.log_probability, "perplexity": result.perplexity}
         if per_word:
             entry |= {"forward": forward, "backward": backward}
-        yield _to_json(entry)
+        yield json.dumps(entry, ensure_ascii=False)
         return
     yield f"{result.log_probability:.3f}\t{result.perplexity:.2f}\t{' '.join(words)}"
     if per_word:
@@ -136,7 +115,7 @@ def substitute_lines(
     words, position = marked_word(sentence)
     for substitute in model.substitutes(words, position, tokenizer, count):
         if as_json:
-            yield _to_json(substitute._asdict())
+            yield json.dumps(substitute._asdict(), ensure_ascii=False)
         else:
             yield f"{substitute.probability:.4f}\t{substitute.word}"
 
@@ -151,13 +130,10 @@ def role_lines(
     words, predicates = marked_words(sentence, MARK_PREDICATES)
     for predicate, roles in zip(predicates, model.label(words, predicates, tokenizer), strict=True):
         if as_json:
-            entries = [role._asdict() for role in roles]
-            yield _to_json({"predicate": words[predicate], "index": predicate, "roles": entries})
+            entry = {"predicate": words[predicate], "index": predicate, "roles": [role._asdict() for role in roles]}
+            yield json.dumps(entry, ensure_ascii=False)
             continue
         yield words[predicate]
         width = max((len(role.role) for role in roles), default=0)
         for role in roles:
             yield f"  {role.role:{width}}  {role.text}"
-
-
-__all__ = ["load_scorer", "marked_word", "marked_words", "role_lines", "score_lines", "substitute_lines"]

@@ -106,10 +106,10 @@ def test_a_saved_data_set_is_opened_by_its_folder_split_and_column(streaming: bo
     assert list(open_corpus(folder, split="held", column="line", streaming=streaming)) == [""]
     assert list(open_corpus(str(tmp_path / "files"), column="line", streaming=streaming)) == ["a b", ""]
     for options, message in (
-        ({"split": "train"}, "several columns.*line, other"),
-        ({"split": "train", "column": "text"}, "no column `text`; its columns are line, other"),
-        ({"split": "test"}, "no split 'test'; its splits are train, held"),
-        ({}, "choose a split with --split; its splits are train, held"),
+        ({"split": "train"}, "no column `text`; choose one with --column: line, other"),
+        ({"split": "train", "column": "id"}, "no column `id`; choose one with --column: line, other"),
+        ({"split": "test"}, "--split must be one of train, held, got 'test'"),
+        ({}, "--split must be one of train, held, got None"),
     ):
         with pytest.raises(ElmoError, match=message):
             open_corpus(folder, streaming=streaming, **options)
@@ -172,7 +172,7 @@ def test_sources_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ([text, table], {}, "of one format, got csv and text"),
         ([], {}, "of one format, got none"),
         (text, {"split": "train"}, "`--split` is for datasets"),
-        (text, {"column": "line"}, "`--column` is for tables"),
+        (text, {"column": "line"}, "no column `line`"),
     ):
         with pytest.raises(ElmoError, match=message):
             open_corpus(source, **options)

@@ -463,9 +463,13 @@ def test_a_run_that_was_killed_goes_on_and_equals_an_uninterrupted_one(
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_two_processes_give_the_rows_of_one(folder: Path, corpus: Path, tmp_path: Path) -> None:
+def test_two_processes_give_the_rows_of_one(
+    folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, output = tmp_path / "whole.parquet", tmp_path / "vectors.parquet"
     assert embed(corpus, folder, whole).exit_code == 0
+    interrupt_after(monkeypatch, 3, KeyboardInterrupt)  # they find shards of an earlier run
+    embed(corpus, folder, output)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -537,7 +541,7 @@ BAD_FILES = {
     "table.csv": (b"a,b\nx,y\n", ["--column", "c"], ["`c`", "a, b"]),
     "table.parquet": (b"PAR1", [], ["table.parquet", "Parquet"]),
     "empty.txt": (b"", [], ["the file is empty"]),
-    "column.txt": (b"a\n", ["--column", "c"], ["--column", "text file"]),
+    "column.txt": (b"a\n", ["--column", "c"], ["no column `c`"]),
     "split.txt": (b"a\n", ["--split", "c"], ["--split"]),
     "layer.txt": (b"a\n", ["--layers", "3"], ["`layers`", "0 to 2", "'3'"]),
     "pooling.txt": (b"a\n", ["--pooling", "sum"], ["`pooling`", "none, mean, max"]),

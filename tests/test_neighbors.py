@@ -251,12 +251,12 @@ def test_a_word_that_the_corpus_lacks_is_named_with_the_way_out(folder: Path, co
 
 @pytest.mark.parametrize("layer", ["3", "-1", "all", "0,2", "last"])
 def test_a_layer_that_the_model_lacks_is_refused(folder: Path, corpus: Path, layer: str) -> None:
-    assert_refused(neighbors(corpus, folder, "--layer", layer), "`layer`", "0 to 2", repr(layer))
+    assert_refused(neighbors(corpus, folder, "--layer", layer), "`layer", repr(layer))
 
 
 def test_models_and_index_folders_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
     assert_refused(neighbors(corpus, tmp_path / "nothing"), "nothing", "not a model folder")
-    assert_refused(neighbors(corpus, folder, "--index", corpus), corpus, "folder")
+    assert_refused(neighbors(corpus, folder, "--index", corpus), corpus, "exists")
     assert_refused(neighbors(corpus, folder, "--column", "said"), "--column")
     assert indexes(tmp_path) == []
 
