@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -29,32 +28,19 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    HTTPError,  # the HTTP library's own, which differs between versions of huggingface_hub
-    LocalTokenNotFoundError,
-)
+
+# HTTPError is the HTTP library's own, which differs between versions of huggingface_hub.
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import enable_progress_bars, filter_repo_objects, validate_repo_id
 from huggingface_hub.utils import logging as hub_logging
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.utils import logging as transformers_logging
 
 import modeling_elmo
 from modeling_elmo import ElmoPreTrainedModel, ElmoTokenizer
-from modeling_elmo.card import (
-    AUTO_CLASSES,
-    CARD_FILE,
-    MIX_FILE,
-    RESULTS_FILE,
-    TASK_TAGS,
-    has_bilm,
-    read_card,
-    release_card,
-)
+from modeling_elmo.card import AUTO_CLASSES, CARD_FILE, MIX_FILE, RESULTS_FILE, TASK_TAGS, has_bilm, release_card
 from modeling_elmo.configuration_elmo import AUTO_MAP
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, read_json
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, load_folder, read_json
 
 DEFAULT_BRANCH = "main"
 
@@ -83,104 +69,67 @@ LARGEST_SEARCHED = 5_000_000
 # ------------------------------------------------------------------------------------------------------- the folder
 
 
-@dataclass
-class Contents:
-    """Files that a release copies, and files and folders that it leaves out; paths are relative to the folder."""
-
-    copied: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-
-
 def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(filter_repo_objects([name], allow_patterns=list(patterns)))
 
 
-def survey(folder: Path) -> Contents:
-    """Sort the files of a folder; refuse what must never be published, and a folder that is not a model."""
-    if not folder.is_dir():
-        raise ElmoError(f"{folder}: there is no such folder")
-    contents = Contents()
-    for root, folders, files in os.walk(folder):
-        place = Path(root).relative_to(folder)
-        for name in sorted(folders):
-            if matches(name, IGNORE_PATTERNS):
-                folders.remove(name)  # os.walk does not enter it
-                contents.ignored.append(f"{(place / name).as_posix()}/")
-            else:
-                refuse_unsafe(folder, place / name)
-        for name in sorted(files):
-            path = (place / name).as_posix()
-            if matches(name, IGNORE_PATTERNS):
-                contents.ignored.append(path)
-                continue
-            refuse_unsafe(folder, place / name)
-            if path in COPIED:
-                contents.copied.append(path)
-            elif "/" in path or not matches(path, REWRITTEN):
-                contents.ignored.append(path)
+def survey(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the files that a release copies, and the files and folders that it leaves out.
+
+    Refuse what must never be published, and a folder that is not a model.
+    """
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise ElmoError(f"{folder}: not a model folder: {name} is missing")
     if not list(folder.glob("model*.safetensors")):
         raise ElmoError(f"{folder}: not a model folder: model.safetensors is missing")
-    return contents
+    copied, ignored = [], []
+    for root, folders, files in os.walk(folder):
+        place = Path(root).relative_to(folder)
+        for name in sorted(folders) + sorted(files):
+            path = (place / name).as_posix()
+            is_by_product = matches(name, IGNORE_PATTERNS)
+            if not is_by_product:
+                refuse_unsafe(folder, path)
+            if name in folders:
+                if is_by_product:
+                    folders.remove(name)  # os.walk does not enter it
+                    ignored.append(f"{path}/")
+            elif path in COPIED:
+                copied.append(path)
+            elif is_by_product or "/" in path or not matches(path, REWRITTEN):
+                ignored.append(path)
+    return copied, ignored
 
 
-def refuse_unsafe(folder: Path, name: Path) -> None:
+def refuse_unsafe(folder: Path, name: str) -> None:
     """Refuse links to the outside, secrets and pickles. The text of a secret is never shown."""
     path = folder / name
+    problem = None
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-        raise ElmoError(f"{folder}: {name} links to a file outside; copy the folder with `cp -rL` first")
-    if path.is_dir():
+        problem = "links to a file outside; copy the folder with `cp -rL` first"
+    elif path.is_dir():
         return
-    if matches(path.name.lower(), SECRET_NAMES):
-        raise ElmoError(f"{folder}: {name} looks like a secret by its name; move it out of the folder")
-    if path.stat().st_size <= LARGEST_SEARCHED and SECRET_CONTENTS.search(path.read_bytes()):
-        raise ElmoError(f"{folder}: {name} contains a token or a private key; remove it, and revoke it if it is real")
-    if path.suffix.lower() in PICKLES:
-        raise ElmoError(
-            f"{folder}: {name} is a pickle, which can run code when it is loaded; remove it, or save the model again "
-            "with save_pretrained"
-        )
+    elif matches(path.name.lower(), SECRET_NAMES):
+        problem = "looks like a secret by its name; move it out of the folder"
+    elif path.stat().st_size <= LARGEST_SEARCHED and SECRET_CONTENTS.search(path.read_bytes()):
+        problem = "contains a token or a private key; remove it, and revoke it if it is real"
+    elif path.suffix.lower() in PICKLES:
+        problem = "is a pickle, which can run code when it is loaded; remove it"
+    if problem:
+        raise ElmoError(f"{folder}: {name} {problem}")
 
 
 def load_source(folder: Path) -> tuple[ElmoPreTrainedModel, ElmoTokenizer]:
     """Load the model of the folder, by the class that its config names, and the tokenizer."""
-    settings = read_json(folder / "config.json")
-    if settings.get("model_type") != "elmo":
-        raise ElmoError(f"{folder}: expected a model of type 'elmo', got {settings.get('model_type')!r}")
-    names = settings.get("architectures") or [None]
+    name = (read_json(folder / "config.json").get("architectures") or [None])[0]
     known = [*AUTO_CLASSES, *TASK_TAGS]
-    if names[0] not in known:
-        raise ElmoError(
-            f"{folder}: `architectures` in config.json must name one of {', '.join(known)}, got {names[0]!r}"
-        )
-    try:
-        tokenizer = ElmoTokenizer.from_pretrained(folder, local_files_only=True)
-        model, loading = getattr(modeling_elmo, names[0]).from_pretrained(
-            folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
-    for problem in ("mismatched", "missing", "unexpected"):
-        keys = sorted(map(str, loading[f"{problem}_keys"]))
-        if keys:
-            raise ElmoError(f"{folder}: {problem} weights of the {names[0]}, such as {keys[0]}; save the model again")
-    return model.eval(), tokenizer
+    if name not in known:
+        raise ElmoError(f"{folder}: `architectures` in config.json must name one of {', '.join(known)}, got {name!r}")
+    return load_folder(folder, getattr(modeling_elmo, name), refused=("mismatched", "missing", "unexpected"))
 
 
 # ------------------------------------------------------------------------------------------------------ the release
-
-
-def assemble(
-    release: Path, model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, card: str, max_shard_size: str
-) -> None:
-    """Write the model, its code and its card to the folder `release`."""
-    tokenizer.save_pretrained(release)
-    model.save_pretrained(release, max_shard_size=max_shard_size)
-    (release / CARD_FILE).write_text(card, encoding="utf-8")
-    if read_json(release / "config.json").get("auto_map") != AUTO_MAP:
-        raise ElmoError("the auto_map of the saved config is incomplete: other code than this package's is loaded")
 
 
 PROBES = (
@@ -217,21 +166,12 @@ def probe(model: Any, tokenizer: Any, first: Any, second: Any) -> dict[str, Any]
 
 
 # Neither this file nor the package can be imported there: `probe` is inserted as text.
-CLEAN_PROCESS = '''
+CLEAN_PROCESS = """
 import json
 import sys
 from typing import Any
 
-
-class NoPackage:
-    """Makes the package impossible to import, wherever it is installed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.split(".")[0] == "modeling_elmo":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-sys.meta_path.insert(0, NoPackage())
+sys.modules["modeling_elmo"] = None  # the package cannot be imported, wherever it is installed
 
 import torch
 import transformers
@@ -240,29 +180,28 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 {probe}
 
-folder, result, auto_classes, compared, (first, second) = json.loads(sys.argv[1])
+folder, result, classes, compared, (first, second) = json.loads(sys.argv[1])
 transformers.utils.logging.set_verbosity_error()
 config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
 tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 tensors, failed = {}, {}
-for auto_class in auto_classes:
+for name in classes:
     try:
-        if hasattr(transformers, auto_class):
-            model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
+        if hasattr(transformers, name):
+            model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True).eval()
         else:
-            model_class = get_class_from_dynamic_module(f"modeling_elmo.{auto_class}", folder)
-            model = model_class.from_pretrained(folder).eval()
+            model = get_class_from_dynamic_module(f"modeling_elmo.{name}", folder).from_pretrained(folder).eval()
     except Exception as error:
-        failed[auto_class] = (str(error).strip() or type(error).__name__).splitlines()[0]
+        failed[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
         continue
     for part in (config, tokenizer, model):
         if not type(part).__module__.startswith("transformers_modules."):
-            failed[auto_class] = f"{type(part).__name__} came from {type(part).__module__}, not from the release"
-    if auto_class in compared:
+            failed[name] = f"{type(part).__name__} came from {type(part).__module__}, not from the release"
+    if name in compared:
         tensors.update(probe(model, tokenizer, first, second))
 save_file(tensors, result)
 print(json.dumps(failed))
-'''
+"""
 
 
 def check_release(folder: Path, release: Path, model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer) -> str:
@@ -276,33 +215,32 @@ def check_release(folder: Path, release: Path, model: ElmoPreTrainedModel, token
     for key, tensor in expected.items():
         if tensor.is_floating_point() and tensor.isnan().any():
             raise ElmoError(f"{folder}: the model's {key.split('.')[-2]} are not numbers (NaN)")
-    found, failed = run_clean_process(release, compared)
-    for auto_class, reason in failed.items():
+    classes = list(dict.fromkeys([*AUTO_CLASSES.values(), own]))
+    found, failed = run_clean_process(release, classes, compared)
+    for name, reason in failed.items():
         # A head that the folder's own config cannot build, such as one without any input, is no loss.
-        if auto_class in compared or can_load(folder, auto_class):
-            raise ElmoError(f"{folder}: without the package, {auto_class} cannot load the release: {reason}")
+        if name in compared or can_load(folder, name):
+            raise ElmoError(f"{folder}: without the package, {name} cannot load the release: {reason}")
+        classes.remove(name)
     for key, tensor in expected.items():
         if key not in found or not torch.equal(tensor, found[key]):
             raise ElmoError(f"{folder}: without the package, the release gives another {key}: nothing was sent")
-    loaded = dict.fromkeys(["AutoConfig", "AutoTokenizer", *AUTO_CLASSES.values(), own])
-    for auto_class in failed:
-        del loaded[auto_class]
     without = f"; no {', '.join(failed)}, which this config cannot make" if failed else ""
-    return f"loads without the package through {', '.join(loaded)}{without}; the same vectors, bit for bit"
+    loaded = ", ".join(["AutoConfig", "AutoTokenizer", *classes])
+    return f"loads without the package through {loaded}{without}; the same vectors, bit for bit"
 
 
-def run_clean_process(release: Path, compared: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return what the release computes in a process without the package, and why which auto classes fail."""
+def run_clean_process(release: Path, classes: list[str], compared: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what the release computes in a process without the package, and why which classes fail."""
     environment = dict(os.environ)
     for name in ("PYTHONPATH", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_MODULES_CACHE"):
         environment.pop(name, None)
     with tempfile.TemporaryDirectory() as scratch:
         # A home of its own: no token, no earlier copy of the code, and no network.
-        environment |= {"HF_HOME": str(Path(scratch, "home")), "HF_HUB_OFFLINE": "1"}
-        result = Path(scratch, "tensors.safetensors")
-        auto_classes = list(dict.fromkeys([*AUTO_CLASSES.values(), *compared]))
-        arguments = json.dumps([str(release), str(result), auto_classes, list(compared), PROBES])
+        environment |= {"HF_HOME": f"{scratch}/home", "HF_HUB_OFFLINE": "1"}
+        result = f"{scratch}/tensors.safetensors"
         code = CLEAN_PROCESS.replace("{probe}", inspect.getsource(probe))
+        arguments = json.dumps([str(release), result, classes, compared, PROBES])
         command = [sys.executable, "-c", code, arguments]
         done = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True)
         if done.returncode:
@@ -322,42 +260,42 @@ def can_load(folder: Path, auto_class: str) -> bool:
 # ------------------------------------------------------------------------------------------------------- the upload
 
 
-def send(api: HfApi, repo_id: str, branch: str, release: Path, message: str) -> str:
-    """Send the release in one commit on top of the present one, and return the commit that the branch is at then.
-
-    `create_commit` leaves out files that have not changed. `upload_folder` may make several commits.
-    """
-    # Against this commit, so that changes that someone else makes meanwhile are not undone.
-    before = str(api.repo_info(repo_id, revision=branch).sha)
-    operations: list[Any] = []
-    for path in sorted(release.iterdir()):
-        operations.append(CommitOperationAdd(path.name, path))
-    for name in filter_repo_objects(api.list_repo_files(repo_id, revision=before), allow_patterns=REPLACED):
-        if not (release / name).exists():
-            operations.append(CommitOperationDelete(name))
-    try:
-        commit = api.create_commit(repo_id, operations, commit_message=message, revision=branch, parent_commit=before)
-    except HfHubHTTPError:
-        raise
-    except (HTTPError, OSError):
-        if str(api.repo_info(repo_id, revision=branch).sha) == before:
-            raise
-        # The commit was made and only the answer was lost: there is nothing left to send.
-        return send(api, repo_id, branch, release, message)
-    return commit.oid
-
-
 def upload(api: HfApi, repo_id: str, branch: str, private: bool, release: Path, message: str) -> str:
-    """Send the release to a repository and a branch, created if missing, and say what was done."""
+    """Send the release in one commit to a repository and a branch, created if missing, and say what was done."""
     api.create_repo(repo_id, private=private or None, exist_ok=True)
     if private and not api.repo_info(repo_id).private:
         raise ElmoError(f"{repo_id} exists and is public: --private cannot make it private; change it in its settings")
     api.create_branch(repo_id, branch=branch, exist_ok=True)
+    # The commit is made on top of this one, so that changes that someone else makes meanwhile are not undone.
     before = api.repo_info(repo_id, revision=branch).sha
-    commit = send(api, repo_id, branch, release, message)
-    if commit == before:
-        return f"Nothing was sent: {repo_id} has all of this already, as commit {commit}"
-    return f"Sent what changed, in commit {commit}"
+    operations: list[Any] = [CommitOperationAdd(path.name, path) for path in sorted(release.iterdir())]
+    for name in filter_repo_objects(api.list_repo_files(repo_id, revision=before), allow_patterns=REPLACED):
+        if not (release / name).exists():
+            operations.append(CommitOperationDelete(name))
+    try:
+        # `create_commit` leaves out files that have not changed. `upload_folder` may make several commits.
+        commit = api.create_commit(repo_id, operations, commit_message=message, revision=branch, parent_commit=before)
+    except (HTTPError, OSError) as error:
+        if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
+            raise
+        if current_commit(api, repo_id, branch) == before:
+            raise
+        # The commit was made and only the answer was lost: this finds nothing left to send.
+        return upload(api, repo_id, branch, private, release, message)
+    if commit.oid == before:
+        return f"Nothing left to send: {repo_id} has all of this, as commit {before}"
+    return f"Sent what changed, in commit {commit.oid}"
+
+
+def current_commit(api: HfApi, repo_id: str, branch: str) -> str | None:
+    """Return the branch's commit after a commit that failed."""
+    try:
+        return api.repo_info(repo_id, revision=branch).sha
+    except (HTTPError, OSError) as error:
+        raise ElmoError(
+            f"the connection to {api.endpoint} broke during the commit: {repo_id} has all of it or nothing; "
+            "run the same command again"
+        ) from error
 
 
 def scrub(text: str, token: str | None) -> str:
@@ -374,7 +312,7 @@ def explain(error: BaseException, repo_id: str, endpoint: str) -> str:
         return "there is no token: log in with `hf auth login`, or give --token-from-env NAME"
     while not isinstance(error, HTTPError) and error.__cause__ is not None:
         error = error.__cause__  # what failed in a thread carries its reason
-    unchanged = f"{repo_id} is unchanged"
+    unchanged = f"no file of {repo_id} was changed"
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         answer = " ".join((error.server_message or "").split()) or first_line(error)
@@ -409,22 +347,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--license", metavar="L", help="the Hub's name of a license, such as apache-2.0 or mit")
     add("--language", nargs="+", metavar="CODE", help="languages, such as en de")
     add("--datasets", nargs="+", metavar="ID", help="data sets on the Hub that it was trained on")
-    add("--commit-message", metavar="TEXT", help="the title of the commit")
-    add("--max-shard-size", default="5GB", metavar="SIZE", help="split larger weights into files (%(default)s)")
     return parser
-
-
-def check_arguments(arguments: argparse.Namespace) -> None:
-    try:
-        validate_repo_id(arguments.repo_id)
-    except HFValidationError as error:
-        raise ElmoError(f"REPO_ID: {first_line(error)}") from error
-    if "/" not in arguments.repo_id:
-        raise ElmoError(f"REPO_ID must be user/name, got {arguments.repo_id!r}")
-    if re.fullmatch("[0-9a-f]{40}", arguments.revision) or not re.fullmatch(r"[\w.][\w./-]*", arguments.revision):
-        raise ElmoError(f"--revision must be the name of a branch, got {arguments.revision!r}")
-    if not re.fullmatch(r"\d+(\.\d+)?[KMGT]i?B", arguments.max_shard_size, flags=re.IGNORECASE):
-        raise ElmoError(f"--max-shard-size must be like 5GB, got {arguments.max_shard_size!r}")
 
 
 def find_token(name: str | None) -> str | None:
@@ -440,36 +363,39 @@ def find_token(name: str | None) -> str | None:
 def share(arguments: argparse.Namespace, token: str | None) -> None:
     """Make the release, check it, and send it unless this is a dry run."""
     folder, repo_id, branch = arguments.folder, arguments.repo_id, arguments.revision
+    validate_repo_id(repo_id)
+    if "/" not in repo_id:
+        raise ElmoError(f"REPO_ID must be user/name, got {repo_id!r}")
     api = HfApi(token=token)
     revision = None if branch == DEFAULT_BRANCH else branch
     address = f"{api.endpoint}/{repo_id}" + (f"/tree/{branch}" if revision else "")
-    metadata = {name: getattr(arguments, name) for name in ("license", "language", "datasets")}
-    contents = survey(folder)
-    if not arguments.license and not read_card(folder).data.get("license"):
-        raise ElmoError("the card has no license: give --license, such as --license apache-2.0")
+    copied, ignored = survey(folder)
     if not arguments.dry_run:
         api.whoami()  # a wrong token is better found before the work than after it
     model, tokenizer = load_source(folder)
     name = type(model).__name__
-    print(f"{folder}: {name}, {sum(p.numel() for p in model.parameters()):,} parameters")
-    if contents.ignored:
-        print(f"Not uploaded: {', '.join(sorted(contents.ignored))}")
+    metadata = {key: getattr(arguments, key) for key in ("license", "language", "datasets")}
+    card = release_card(folder, model, tokenizer, repo_id, revision, **metadata)
+    print(f"{folder}: {name}, {model.num_parameters():,} parameters")
+    if ignored:
+        print(f"Not uploaded: {', '.join(sorted(ignored))}")
     with tempfile.TemporaryDirectory() as scratch:
         release = Path(scratch, "release")
-        card = release_card(folder, model, tokenizer, repo_id, revision, **metadata)
-        assemble(release, model, tokenizer, card, arguments.max_shard_size)
-        for copied in contents.copied:
-            copyfile(folder / copied, release / copied)
-        survey(release)
+        tokenizer.save_pretrained(release)
+        model.save_pretrained(release)
+        if read_json(release / "config.json").get("auto_map") != AUTO_MAP:
+            raise ElmoError("the auto_map of the saved config is incomplete: other code than this package's is loaded")
+        (release / CARD_FILE).write_text(card, encoding="utf-8")
+        for path in copied:
+            copyfile(folder / path, release / path)
         print(f"Checked: {check_release(folder, release, model, tokenizer)}\n")
-        for path in sorted(release.iterdir()):
-            print(f"{path.stat().st_size / 1e3:>12,.1f} kB  {path.name}")
+        for file in sorted(release.iterdir()):
+            print(f"{file.stat().st_size / 1e3:>12,.1f} kB  {file.name}")
         if arguments.dry_run:
             visibility = "private" if arguments.private else "public"
             print(f"\nWould go to {address} (branch {branch}, {visibility} if new). Nothing was sent.")
             return
-        message = arguments.commit_message or f"Upload {name}"
-        print(upload(api, repo_id, branch, arguments.private, release, message))
+        print(upload(api, repo_id, branch, arguments.private, release, f"Upload {name}"))
     print(f"\n{address}")
     if name in AUTO_CLASSES:
         pinned = f', revision="{revision}"' if revision else ""
@@ -485,7 +411,6 @@ def main(arguments: Sequence[str]) -> int:
     hub_logging.set_verbosity_error()  # its warnings show addresses, and those of the storage are signed
     token: str | None = None
     try:
-        check_arguments(parsed)
         token = find_token(parsed.token_from_env)
         share(parsed, token)
     except (HTTPError, OSError, RuntimeError, ValueError) as error:

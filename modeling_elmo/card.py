@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from .configuration_elmo import AUTO_MAP
 from .files import ElmoError, file_digest, first_line, read_json
@@ -54,6 +54,8 @@ METRICS = {
     "perplexity_backward": ("perplexity", "Perplexity, backward"),
 }
 SPLITS = {"eval": "validation", "test": "test"}
+# What the front matter of a release takes over from the folder's card.
+KEPT = ("license", "license_name", "license_link", "language", "datasets", "tags", "base_model")
 # Figures of all_results.json and trainer_state.json that describe the training.
 TRAINING = {
     "train_steps": "steps",
@@ -87,46 +89,39 @@ def format_number(value: Any) -> str:
 
 
 def render_card(
-    model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, data: ModelCardData, title: str, **sections: Any
+    model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, title: str, metadata: Mapping[str, Any], **sections: Any
 ) -> str:
-    """Fill the template; a section that is not given is left out."""
+    """Fill the template; a section that is not given is left out. `metadata` completes the front matter."""
     architecture, config = type(model).__name__, model.config
     is_task = is_task_model(model)
     labels = []
     if is_task and architecture not in WITHOUT_LABELS:
         labels = [str(config.id2label[index]) for index in range(config.num_labels)]
-    has_words = len(tokenizer) > len(tokenizer.all_special_tokens)
+    tags = ["elmo", *TASK_TAGS.get(architecture, "").split(), *metadata.get("tags", [])]
+    front = {
+        "library_name": "transformers",
+        "pipeline_tag": PIPELINE_TAGS.get(architecture),
+        **metadata,
+        "tags": list(dict.fromkeys(tags)),
+    }
     values = {
         "name": LOCAL_NAME,
         "revision": "",
         "title": title,
         "architecture": architecture,
         # The vectors of a pretrained model are read without its softmax.
-        "auto_class": "AutoModel" if not is_task else AUTO_CLASSES.get(architecture),
+        "auto_class": AUTO_CLASSES.get(architecture) if is_task else "AutoModel",
         "config": config,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": model.num_parameters(),
         "is_task": is_task,
         "has_bilm": has_bilm(model),
         "takes_pairs": config.sequence_encoder == "esim",
         "labels": labels,
-        "words": len(tokenizer) if has_words else None,
+        "words": len(tokenizer) if len(tokenizer) > len(tokenizer.all_special_tokens) else None,
+        **sections,
     }
-    card = ModelCard.from_template(data, template_path=str(TEMPLATE), **{**values, **sections})
+    card = ModelCard.from_template(ModelCardData(**front), template_path=str(TEMPLATE), **values)
     return f"{card}\n"
-
-
-def make_metadata(model: ElmoPreTrainedModel, old: CardData | None = None, **values: Any) -> ModelCardData:
-    """Return the front matter of a card, with the tags and the base model of an earlier one."""
-    architecture = type(model).__name__
-    old = CardData() if old is None else old
-    tags = ["elmo", TASK_TAGS.get(architecture), *(old.get("tags") or [])]
-    return ModelCardData(
-        library_name="transformers",
-        pipeline_tag=PIPELINE_TAGS.get(architecture),
-        tags=list(dict.fromkeys(tag for tag in tags if tag)),
-        base_model=old.get("base_model"),
-        **values,
-    )
 
 
 def training_card(
@@ -140,14 +135,13 @@ def training_card(
     """Return the card of a model that was just trained; `origin` says on what, `recipe` has the run's settings."""
     rows = [(name, format_number(value)) for name, value in results.items()]
     text = yaml.safe_dump(dict(recipe), sort_keys=False).strip()
-    sections = {"origin": origin, "results": rows, "recipe": f"```yaml\n{text}\n```"}
-    return render_card(model, tokenizer, make_metadata(model), title, **sections)
+    return render_card(model, tokenizer, title, {}, origin=origin, results=rows, recipe=f"```yaml\n{text}\n```")
 
 
 def conversion_card(model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, origin: str, sources: Sequence[Path]) -> str:
     """Return the card of a converted model: what it was converted from, with the digests of the files."""
     # The mix is not part of the language model, and row 0 of the character embedding was added here.
-    count = sum(parameter.numel() for name, parameter in model.named_parameters() if "scalar_mix" not in name)
+    count = model.num_parameters() - sum(parameter.numel() for parameter in model.scalar_mix.parameters())
     if model.config.char_filters:
         count -= model.config.char_embedding_dim
     lines = [f"The {count:,} parameters of the language model were converted from {origin}:", ""]
@@ -155,26 +149,24 @@ def conversion_card(model: ElmoPreTrainedModel, tokenizer: ElmoTokenizer, origin
     for path in sources:
         lines.append(f"| `{path.name}` | {path.stat().st_size:,} | `{file_digest(path)}` |")
     scalars, gamma = model.scalar_mix.scalar_weights, model.scalar_mix.gamma.item()
+    mix = "average of the layers"
     if scalars.any() or gamma != 1:
         weights = ", ".join(f"{gamma * weight:.3f}" for weight in scalars.softmax(0).tolist())
-        lines += ["", f"`last_hidden_state` is the sum of the layers times {weights}, as was learned."]
-    else:
-        lines += ["", "`last_hidden_state` is the average of the layers."]
-    return render_card(model, tokenizer, make_metadata(model), "ELMo", origin="\n".join(lines))
+        mix = f"sum of the layers times {weights}, as was learned"
+    lines += ["", f"`last_hidden_state` is the {mix}."]
+    return render_card(model, tokenizer, "ELMo", {}, origin="\n".join(lines))
+
+
+# ------------------------------------------------------------------------------------------------- cards for the Hub
 
 
 def read_card(folder: Path) -> ModelCard:
     """Read the card of a folder; without one, return an empty card."""
     path = folder / CARD_FILE
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
     try:
-        return ModelCard(text, ignore_metadata_errors=True)
+        return ModelCard(path.read_text(encoding="utf-8") if path.is_file() else "", ignore_metadata_errors=True)
     except (ValueError, yaml.YAMLError) as error:
         raise ElmoError(f"{path}: cannot read its front matter: {first_line(error)}") from error
-
-
-def read_optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
 
 
 def find_section(text: str, title: str) -> str | None:
@@ -196,24 +188,21 @@ def eval_results(architecture: str, results: Mapping[str, Any], datasets: list[s
     dataset = None
     if datasets is not None and len(datasets) == 1 and architecture not in LANGUAGE_MODELS:
         dataset = datasets[0]
-    found = []
-    for key, value in results.items():
-        prefix, _, name = key.partition("_")
-        if prefix not in SPLITS or name not in METRICS:
-            continue
-        split = SPLITS[prefix]
-        metric_type, metric_name = METRICS[name]
-        result = EvalResult(
-            task_type=PIPELINE_TAGS.get(architecture) or TASK_TAGS[architecture],
-            dataset_type=dataset or "unknown",
-            dataset_name=dataset or f"{split} data of the run",
-            dataset_split=split,
-            metric_type=metric_type,
-            metric_name=metric_name,
-            metric_value=value,
-        )
-        found.append(result)
-    return found
+    scores = []
+    for prefix, split in SPLITS.items():
+        for name, (metric_type, metric_name) in METRICS.items():
+            if f"{prefix}_{name}" in results:
+                score = EvalResult(
+                    task_type=PIPELINE_TAGS.get(architecture) or TASK_TAGS[architecture],
+                    dataset_type=dataset or "unknown",
+                    dataset_name=dataset or f"{split} data of the run",
+                    dataset_split=split,
+                    metric_type=metric_type,
+                    metric_name=metric_name,
+                    metric_value=results[f"{prefix}_{name}"],
+                )
+                scores.append(score)
+    return scores
 
 
 def release_card(
@@ -229,17 +218,20 @@ def release_card(
     `license`, `language` and `datasets` replace those of the folder's own card. There must be a license.
     """
     card = read_card(folder)
-    old, text = card.data, card.text or ""
-    metadata = {name: given.get(name) or old.get(name) for name in ("license", "language", "datasets")}
-    if not metadata["license"]:
+    metadata = {name: value for name, value in card.data.to_dict().items() if name in KEPT}
+    if given.get("license"):  # a license of one's own has a name and an address
+        metadata.pop("license_name", None)
+        metadata.pop("license_link", None)
+    metadata |= {name: value for name, value in given.items() if value}
+    if "license" not in metadata:
         raise ElmoError("the card has no license: give --license, such as --license apache-2.0")
-    if not given.get("license"):  # a license of one's own has a name and an address
-        metadata |= {name: old.get(name) for name in ("license_name", "license_link") if old.get(name)}
-    if isinstance(metadata["datasets"], str):
-        metadata["datasets"] = [metadata["datasets"]]
+    for name in ("tags", "datasets"):
+        if isinstance(metadata.get(name), str):
+            metadata[name] = [metadata[name]]
 
-    results, state, mix = (read_optional(folder / name) for name in (RESULTS_FILE, STATE_FILE, MIX_FILE))
-    scores = eval_results(type(model).__name__, results, metadata["datasets"])
+    files = (folder / name for name in (RESULTS_FILE, STATE_FILE, MIX_FILE))
+    results, state, mix = (read_json(file) if file.is_file() else {} for file in files)
+    scores = eval_results(type(model).__name__, results, metadata.get("datasets"))
     rows = [(f"{score.metric_name}, {score.dataset_split}", format_number(score.metric_value)) for score in scores]
     training = {**state, **results}
     for key, label in TRAINING.items():
@@ -252,12 +244,12 @@ def release_card(
     sections = {
         "name": repo_id,
         "revision": f', revision="{revision}"' if revision else "",
-        "origin": find_origin(text),
-        "recipe": find_section(text, "Recipe"),
+        "origin": find_origin(card.text),
+        "recipe": find_section(card.text, "Recipe"),
         "results": rows,
         "has_perplexity_image": (folder / "perplexity.png").is_file(),
         "mix": mix,
         "has_mix_image": (folder / "mix_weights.png").is_file(),
-        "limits": find_section(text, "Limits"),
+        "limits": find_section(card.text, "Limits"),
     }
-    return render_card(model, tokenizer, make_metadata(model, old, **metadata), title, **sections)
+    return render_card(model, tokenizer, title, metadata, **sections)
