@@ -39,7 +39,6 @@ from transformers.utils import logging as transformers_logging
 import modeling_elmo
 from modeling_elmo import ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.card import AUTO_CLASSES, CARD_FILE, MIX_FILE, RESULTS_FILE, TASK_TAGS, has_bilm, release_card
-from modeling_elmo.configuration_elmo import AUTO_MAP
 from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, load_folder, read_json
 
 DEFAULT_BRANCH = "main"
@@ -81,8 +80,6 @@ def survey(folder: Path) -> tuple[list[str], list[str]]:
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise ElmoError(f"{folder}: not a model folder: {name} is missing")
-    if not list(folder.glob("model*.safetensors")):
-        raise ElmoError(f"{folder}: not a model folder: model.safetensors is missing")
     copied, ignored = [], []
     for root, folders, files in os.walk(folder):
         place = Path(root).relative_to(folder)
@@ -383,8 +380,6 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
         release = Path(scratch, "release")
         tokenizer.save_pretrained(release)
         model.save_pretrained(release)
-        if read_json(release / "config.json").get("auto_map") != AUTO_MAP:
-            raise ElmoError("the auto_map of the saved config is incomplete: other code than this package's is loaded")
         (release / CARD_FILE).write_text(card, encoding="utf-8")
         for path in copied:
             copyfile(folder / path, release / path)

@@ -245,7 +245,6 @@ def score(
     tokenized: Tokenized = True,
     per_word: Annotated[bool, typer.Option("--per-word", help="Show the log-probabilities of every word.")] = False,
     as_json: AsJson = False,
-    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Sentences computed at once.")] = 32,
 ) -> None:
     """Score sentences by both language models: log-probability and perplexity, one line per sentence.
 
@@ -262,7 +261,7 @@ def score(
         from .scoring import load_scorer, score_lines
 
         scorer, tokenizer = load_scorer(model)
-        for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json, batch_size):
+        for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json):
             typer.echo(line)
 
 
@@ -368,13 +367,10 @@ def onnx(
     with command_errors():
         from transformers import AutoModel
 
-        from .files import load_folder
+        from .files import check_output_file, load_folder
         from .onnx import export_onnx
 
-        if output.is_dir() or not output.parent.is_dir():
-            raise ElmoError(f"{output}: the output must be a file in a folder that exists")
-        if output.exists() and not overwrite:
-            raise ElmoError(f"{output}: exists; choose another name, or pass --overwrite")
+        check_output_file(output, overwrite)
         loaded, _ = load_folder(model, AutoModel)
         export_onnx(loaded, output, int8)
     typer.echo(f"Wrote {output} ({output.stat().st_size / 1e6:,.1f} MB)")

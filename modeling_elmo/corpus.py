@@ -223,7 +223,8 @@ def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
         return _load(builder, data_files=list(files), split="train", streaming=streaming, **options)
     except UnicodeDecodeError:
         if builder == "text":
-            list(TextLines(files))  # its error names the line
+            for _ in TextLines(files):  # its error names the line
+                pass
         raise
 
 

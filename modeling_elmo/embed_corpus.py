@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from .corpus import Corpus, Row, open_corpus
 from .embedding import DEFAULT_BATCH_WORDS, MARKERS, ElmoEmbedder
-from .files import ElmoError, StrPath, atomic_write, model_digests, read_json, require, write_text
+from .files import ElmoError, StrPath, atomic_write, check_output_file, model_digests, read_json, require, write_text
 
 # About what a killed run loses, and the least that a process does at a time.
 SHARD_WORDS = 100_000
@@ -139,16 +139,12 @@ def _write_arrow(path: Path, rows: Iterator[EmbeddedRow]) -> None:
 
 
 def _write_batches(rows: Iterator[EmbeddedRow], open_writer: Callable[[Any], Any]) -> None:
-    batches = map(_record_batch, _group(rows, _row_bytes, ROW_GROUP_BYTES))
+    batches = map(_record_batch, _group(rows, lambda row: row.vectors.nbytes, ROW_GROUP_BYTES))
     first = next(batches)
     with open_writer(first.schema) as writer:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
-
-
-def _row_bytes(row: EmbeddedRow) -> int:
-    return row.vectors.nbytes + sum(map(len, row.words))
 
 
 def _record_batch(rows: list[EmbeddedRow]) -> Any:
@@ -164,10 +160,8 @@ def _record_batch(rows: list[EmbeddedRow]) -> Any:
             for _ in range(int(np.prod(array.shape[:axis]))):
                 offsets.append(offsets[-1] + array.shape[axis])
         vectors = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), vectors)
-    words = []
-    for row in rows:
-        # Lone surrogates, which JSON may contain, have no UTF-8.
-        words.append([word.encode("utf-8", "replace") for word in row.words])
+    # Lone surrogates, which JSON may contain, have no UTF-8.
+    words = [[word.encode("utf-8", "replace") for word in row.words] for row in rows]
     columns = {
         "index": pa.array([row.number for row in rows], pa.int64()),
         "words": pa.array(words, pa.list_(pa.string())),
@@ -229,7 +223,8 @@ def embed_corpus(
     output = Path(output)
     parts = parts_folder(output)
     rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    _check_output(output, overwrite)
+    _check_format(output.suffix.lower())
+    check_output_file(output, overwrite)
     # A file is read as it is, without a copy in the cache of `datasets`.
     corpus = open_corpus(source, column=column, split=split, streaming=Path(source).is_file(), tokenized=tokenized)
     identity = corpus.identity
@@ -276,14 +271,10 @@ def embed_corpus(
     return report
 
 
-def _check_output(output: Path, overwrite: bool) -> None:
-    if output.suffix.lower() not in WRITERS:
-        raise ElmoError(f"{output}: the output must end in .h5, .hdf5 or .parquet")
-    require("h5py" if output.suffix.lower() in (".h5", ".hdf5") else "pyarrow", "embed")
-    if output.exists() and (output.is_dir() or not overwrite):
-        raise ElmoError(f"{output}: exists; choose another name, or pass --overwrite")
-    if not output.parent.is_dir():
-        raise ElmoError(f"{output}: there is no folder {output.parent}")
+def _check_format(extension: str) -> None:
+    if extension not in WRITERS:
+        raise ElmoError(f"the output must end in {', '.join(READERS)}, got {extension!r}")
+    require("pyarrow" if extension in (".parquet", ".arrow") else "h5py", "embed")
 
 
 def _wait_for_all(processes: int) -> None:

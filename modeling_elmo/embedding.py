@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoModel
 
 from .files import ElmoError, StrPath, load_folder
-from .modeling_elmo import ElmoModel, ElmoModelOutput
+from .modeling_elmo import ElmoModel
 from .tokenization_elmo import ElmoTokenizer
 
 DEFAULT_BATCH_WORDS = 2048
@@ -131,7 +131,7 @@ class ElmoEmbedder:
         for layers in embedder.embed(map(_split_residues, sequences, itertools.count())):
             residues = layers.sum(0)
             vector = residues.sum(0) / max(len(residues), 1)
-            yield Protein(layers.astype(self.dtype), residues.astype(self.dtype), vector.astype(self.dtype))
+            yield Protein(*(array.astype(self.dtype) for array in (layers, residues, vector)))
 
     def reads_in_pieces(self, words: Sequence[str]) -> bool:
         """Return whether a sentence is longer than a batch."""
@@ -178,13 +178,15 @@ class ElmoEmbedder:
     def _embed_in_pieces(self, words: list[str]) -> Tensor:
         """Compute (..., T, D) of a sentence of any length."""
         row = [str(self.tokenizer.bos_token), *words, str(self.tokenizer.eos_token)]
-        pieces = [slice(start, start + self.batch_words) for start in range(0, len(row), self.batch_words)]
+        starts = range(0, len(row), self.batch_words)
         size = self.model.config.projection_dim
+        forward, backward = slice(0, size), slice(size, 2 * size)
         result = torch.empty(0)
         # In each pass only one direction has the right states, and only its half is kept.
-        for ordered, half in ((pieces, slice(0, size)), (pieces[::-1], slice(size, 2 * size))):
+        for half in (forward, backward):
             states = None
-            for piece in ordered:
+            for start in starts if half is forward else reversed(starts):
+                piece = slice(start, start + self.batch_words)
                 options = {"keep_sentence_markers": True, "states": states, "use_cache": True}
                 vectors, states = self._run([row[piece]], add_markers=False, **options)
                 if not result.numel():
@@ -201,19 +203,16 @@ class ElmoEmbedder:
             padding=True,
             return_tensors="pt",
         ).to(self.model.device)
-        needs_layers = self.layers != "mix"
-        output = self.model(**encoding, output_hidden_states=needs_layers, return_dict=True, **options)
-        return self._select(output).float(), output.states
-
-    def _select(self, output: ElmoModelOutput) -> Tensor:
+        output = self.model(**encoding, output_hidden_states=self.layers != "mix", return_dict=True, **options)
         if self.layers == "mix":
-            assert output.last_hidden_state is not None
-            return output.last_hidden_state
-        assert output.hidden_states is not None
-        if isinstance(self.layers, int):
-            return output.hidden_states[self.layers]
-        layers = torch.stack(output.hidden_states)
-        return layers.mean(0) if self.layers == "average" else layers[list(self.layers)]
+            vectors = output.last_hidden_state
+        elif isinstance(self.layers, int):
+            vectors = output.hidden_states[self.layers]
+        elif self.layers == "average":
+            vectors = torch.stack(output.hidden_states).mean(0)
+        else:
+            vectors = torch.stack(output.hidden_states)[list(self.layers)]
+        return vectors.float(), output.states
 
     def _pool(self, vectors: Tensor) -> Tensor:
         if self.pooling == "mean":

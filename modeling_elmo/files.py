@@ -42,6 +42,14 @@ def require(module: str, extra: str) -> Any:
         raise ElmoError(f"{package} is not installed: pip install 'modeling-elmo[{extra}]'") from error
 
 
+def check_output_file(path: Path, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, or must not be replaced, before the work."""
+    if path.exists() and (path.is_dir() or not overwrite):
+        raise ElmoError(f"{path}: exists; choose another name, or pass --overwrite")
+    if not path.parent.is_dir():
+        raise ElmoError(f"{path}: there is no folder {path.parent}")
+
+
 @contextmanager
 def atomic_write(path: StrPath) -> Iterator[Path]:
     """Yield a path to write a file or a folder to, which replaces `path` once the block ends without an error."""

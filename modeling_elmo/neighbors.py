@@ -154,7 +154,9 @@ def _nearest_in_batch(batch: Any, query: Tensor, places: np.ndarray, count: int)
     starts = sentences.offsets.to_numpy()
     for score, place in zip(best.values.tolist(), places[best.indices.numpy()].tolist(), strict=True):
         row = int(np.searchsorted(starts, place, side="right")) - 1  # the last to start there: others are empty
-        yield Neighbor(score, batch.column("index")[row].as_py(), place - int(starts[row]), sentences[row].as_py())
+        number = batch.column("index")[row].as_py()
+        position = place - int(starts[row])
+        yield Neighbor(score, number, position, sentences[row].as_py())
 
 
 def neighbor_lines(neighbors: Sequence[Neighbor], as_json: bool = False) -> Iterator[str]:

@@ -16,6 +16,8 @@ from .modeling_elmo import ElmoForPreTraining, ElmoForSemanticRoleLabeling
 from .splitting_elmo import split_words
 from .tokenization_elmo import ElmoTokenizer
 
+# Sentences that are scored, and then printed, at once.
+BATCH_SIZE = 32
 MARK_A_WORD = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
 MARK_PREDICATES = 'mark every predicate with brackets, as in "The cat [ate] the fish ."'
 
@@ -69,7 +71,6 @@ def score_lines(
     tokenized: bool = True,
     per_word: bool = False,
     as_json: bool = False,
-    batch_size: int = 32,
 ) -> Iterator[str]:
     """Yield lines for each sentence as soon as it is computed; print a summary of all to standard error."""
     if not as_json:
@@ -78,8 +79,8 @@ def score_lines(
     sentences = itertools.chain.from_iterable(corpus.sentences(row, tokenizer) for row in corpus)
     forward = backward = 0.0
     predictions = count = 0
-    while batch := list(itertools.islice(sentences, batch_size)):
-        for words, result in zip(batch, model.score(batch, tokenizer, batch_size), strict=True):
+    while batch := list(itertools.islice(sentences, BATCH_SIZE)):
+        for words, result in zip(batch, model.score(batch, tokenizer), strict=True):
             forward += result.forward.double().sum().item()
             backward += result.backward.double().sum().item()
             predictions += len(result.forward)
@@ -88,9 +89,11 @@ def score_lines(
     if count == 0:
         print("no sentences: the input is empty", file=sys.stderr)
         return
-    perplexities = [math.exp(-total / predictions) for total in ((forward + backward) / 2, forward, backward)]
-    summary = "{:,} sentences, perplexity {:.2f} (forward {:.2f}, backward {:.2f})"
-    print(summary.format(count, *perplexities), file=sys.stderr)
+    left = math.exp(-forward / predictions)
+    right = math.exp(-backward / predictions)
+    both = math.sqrt(left * right)
+    summary = f"{count:,} sentences, perplexity {both:.2f} (forward {left:.2f}, backward {right:.2f})"
+    print(summary, file=sys.stderr)
 
 
 def _format_score(words: list[str], result: Any, per_word: bool, as_json: bool) -> Iterator[str]:

@@ -613,7 +613,7 @@ def link_out(folder: Path) -> None:
         (shutil.rmtree, "not a model folder: config.json is missing"),
         (remove("config.json"), "not a model folder: config.json is missing"),
         (remove("tokenizer_config.json"), "not a model folder: tokenizer_config.json is missing"),
-        (remove("model.safetensors"), "not a model folder: model.safetensors is missing"),
+        (remove("model.safetensors"), "cannot load the model: Error no file named model.safetensors"),
         *((write(f"old/weights{suffix}"), "is a pickle") for suffix in hub_upload.PICKLES),
         *(
             (write(name), f"{name} looks like a secret by its name")
