@@ -231,18 +231,15 @@ def embed_corpus(
     if identity is None and processes > 1:
         raise ElmoError("processes cannot share standard input: write it to a file first")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else None
-    embedder = ElmoEmbedder.from_pretrained(
-        model, device, layers=layers, pooling=pooling, batch_words=batch_words, dtype=dtype
-    )
+    options: dict[str, Any] = {"layers": layers, "pooling": pooling, "batch_words": batch_words, "dtype": dtype}
+    embedder = ElmoEmbedder.from_pretrained(model, device, **options)
     settings = {
         "input": identity,
         "column": column,
         "tokenized": tokenized,
         "model": model_digests(model),
-        "layers": embedder.layers,
-        "pooling": pooling,
-        "batch_words": batch_words,
-        "dtype": dtype,
+        **options,
+        "layers": embedder.layers,  # as numbers
         "shard_words": SHARD_WORDS,
     }
     _wait_for_all(processes)  # all have seen that there is no output yet

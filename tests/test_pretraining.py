@@ -399,6 +399,21 @@ def test_the_score_command_takes_standard_input_and_says_when_it_is_empty(folder
     assert "line 2" in latin.stderr
 
 
+def test_ctrl_c_in_the_score_command_does_not_deny_the_lines_that_it_printed(folder, monkeypatch):
+    score = ElmoForPreTraining.score
+
+    def interrupted(self, sentences, *more):
+        if sentences[0] == ["last"]:
+            raise KeyboardInterrupt
+        return score(self, sentences, *more)
+
+    monkeypatch.setattr(ElmoForPreTraining, "score", interrupted)
+    result = CliRunner().invoke(app, ["score", "-", "--model", folder], input="the bank\n" * 32 + "last\n")
+    assert result.exit_code == 130
+    assert result.stdout.count("the bank") == 32
+    assert result.stderr == "interrupted: the sentences after these were not scored\n"
+
+
 def test_the_substitutes_command_lists_words(folder):
     arguments = ["substitutes", "the [bank] of the river .", "--model", folder, "--count", "3"]
     lines = CliRunner().invoke(app, arguments).stdout.splitlines()
