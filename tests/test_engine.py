@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -312,6 +313,15 @@ def test_another_thread_in_the_word_cache_does_not_stop_a_call(model):
         assert_all_close([vectors(model)], [expected])
 
 
+def test_clearing_the_caches_during_another_threads_call_is_harmless(model):
+    expected = vectors(model)
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(vectors, model) for _ in range(60)]
+        while not results[-1].done():
+            model.clear_caches()
+        assert_all_close([result.result() for result in results], [expected] * 60)
+
+
 def test_clear_caches_makes_a_few_values_written_through_data_count(model):
     torch.manual_seed(0)
     large = ElmoModel(ElmoConfig(**{**SIZES, "cell_dim": 256})).eval()
@@ -414,6 +424,18 @@ def test_a_merge_right_after_loading_an_adapter_counts(model):
     base = vectors(model)
     names = [name for name, _ in model.named_modules() if name.endswith("recurrent_gates")]
     merged = get_peft_model(model, LoraConfig(target_modules=names, r=4, init_lora_weights=False)).merge_and_unload()
+    after = vectors(merged)
+    assert not torch.allclose(base, after, atol=1e-4)
+    assert_all_close([after], [vectors(copy.deepcopy(merged))])
+
+
+@pytest.mark.parametrize("target", ["word_embedding", "char_encoder.projection"])
+def test_a_merge_into_a_model_with_word_embeddings_counts(target):
+    torch.manual_seed(0)
+    model = ElmoModel(ElmoConfig(**SIZES, word_embedding_dim=8, spelling="dictionary")).eval()
+    base = vectors(model)
+    config = LoraConfig(target_modules=rf".*{target}", r=4, init_lora_weights=False)
+    merged = get_peft_model(model, config).merge_and_unload()
     after = vectors(merged)
     assert not torch.allclose(base, after, atol=1e-4)
     assert_all_close([after], [vectors(copy.deepcopy(merged))])
