@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -319,6 +320,7 @@ def test_clearing_the_caches_during_another_threads_call_is_harmless(model):
         results = [pool.submit(vectors, model) for _ in range(60)]
         while not results[-1].done():
             model.clear_caches()
+            time.sleep(0.001)
         assert_all_close([result.result() for result in results], [expected] * 60)
 
 
