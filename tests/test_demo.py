@@ -38,7 +38,7 @@ def test_the_tagger_is_tested_on_sentences_and_tags_that_fit_its_training() -> N
 
 def test_the_nearest_other_use_of_the_same_word_decides_the_sense() -> None:
     uses = DataFrame({"word": list("aabaabb"), "sense": list("qqxrrxy")})
-    vectors = np.array([[1, 0], [1, 0.1], [1, 0], [0, 1], [0.1, 1], [0.1, 1], [0.9, 0]])
+    vectors = np.array([[1, 0], [1, 0.1], [1, 0], [0, 1], [0.1, 1], [0.1, 1], [0.9, 0.1]])
     assert demo.same_sense(uses, vectors) == 4 + 0
     assert demo.same_sense(uses, vectors[[0, 3, 2, 1, 4, 6, 5]]) == 0 + 2
     # Of the first word one other of three, four times; of the second one of two, twice.

@@ -274,7 +274,7 @@ def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
     said = {
         tmp_path / "nowhere": "No such file",
         tmp_path: "not a JSON file",
-        double: "2 folders of that name have it",
+        double: "several folders of that name have it",
     }
     for folder, words in said.items():
         assert evaluate.main(["tasks", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT

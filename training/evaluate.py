@@ -22,8 +22,9 @@ Word in Context has `*.data.txt` and `*.gold.txt`.
 import argparse
 import json
 import math
+import re
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -137,7 +138,7 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
         try:
             for token in json.loads(line)["tokens"]:
                 start = len(words)
-                words += token["w"].split("_") if len(token["w"]) > 1 else [token["w"]]
+                words += re.split(r"(?<=.)_", token["w"])
                 senses = []
                 is_first = False
                 for inventory, sense in token["senses"]:
@@ -168,29 +169,28 @@ def embed_uses(embedder: ElmoEmbedder, paths: Sequence[Path], dtype: type) -> di
     return by_lemma
 
 
-class SeenUses:
-    """The uses of a lemma in the training data: U uses, S senses, L layers and their average."""
+def count_right(seen: Embedded, uses: Embedded, neighbors: int) -> tuple[int, np.ndarray]:
+    """Return how many senses a lemma has in training, and how often the right one is chosen for its uses in the test.
 
-    def __init__(self, uses: Embedded) -> None:
-        self.senses = list(dict.fromkeys(chain(*(use.senses for use, _ in uses))))
-        self.has_sense = np.array([np.isin(self.senses, use.senses) for use, _ in uses], np.float32)  # (U, S)
-        self.vectors = np.array([vectors for _, vectors in uses], np.float32)  # (U, L + 1, D)
-        self.centroids = unit(np.einsum("us,uld->sld", self.has_sense, self.vectors))
-
-    def choose(self, vectors: np.ndarray, neighbors: int) -> np.ndarray:
-        """Return a use's sense by the nearest centroid and by its nearest uses' votes: (1 + L + 1, 2).
-
-        The first row has the most frequent sense twice. A use votes with 1 + its cosine.
-        """
-        most_frequent = self.has_sense.sum(0).argmax()
-        chosen = [(most_frequent, most_frequent)]
-        nearest_centroids = np.einsum("sld,ld->sl", self.centroids, vectors).argmax(0)
-        weights = 1 + np.einsum("uld,ld->ul", self.vectors, vectors)
+    The first row is the most frequent sense, the others are the layers and their average. The first column is the
+    sense of the nearest centroid, the second that of the nearest uses, which vote with 1 + their cosine.
+    """
+    senses = list(dict.fromkeys(chain(*(use.senses for use, _ in seen))))
+    has_sense = np.array([np.isin(senses, use.senses) for use, _ in seen], np.float32)  # (seen, senses)
+    known = np.array([vectors for _, vectors in seen], np.float32)  # (seen, layers + 1, D)
+    centroids = unit(np.einsum("us,uld->sld", has_sense, known))
+    most_frequent = has_sense.sum(0).argmax()
+    right = []
+    for use, vectors in uses:
+        chosen = [[most_frequent, most_frequent]]
+        nearest_centroids = np.einsum("sld,ld->sl", centroids, vectors).argmax(0)
+        weights = 1 + np.einsum("uld,ld->ul", known, vectors)
         for centroid, layer in zip(nearest_centroids, weights.T, strict=True):
             nearest = np.argsort(-layer, kind="stable")[:neighbors]
-            votes = layer[nearest] @ self.has_sense[nearest]
-            chosen.append((centroid, votes.argmax()))
-        return np.array(self.senses)[np.array(chosen)]
+            votes = layer[nearest] @ has_sense[nearest]
+            chosen.append([centroid, votes.argmax()])
+        right.append(np.isin(senses, use.senses)[chosen])
+    return len(senses), np.sum(right, axis=0)
 
 
 def senses(
@@ -209,11 +209,10 @@ def senses(
             right += sum(use.is_first for use, _ in uses)
             continue
         known += len(uses)
-        options = SeenUses(seen[lemma])
-        if len(options.senses) > 1:
+        options, counts = count_right(seen[lemma], uses, neighbors)
+        right += counts
+        if options > 1:
             ambiguous += len(uses)
-        for use, vectors in uses:
-            right += np.isin(options.choose(vectors, neighbors), use.senses)
     about = {"uses": total, "seen in training": known, "with several senses": ambiguous}
     rows = []
     for name, (by_centroid, by_votes) in zip(("most frequent sense", *names), (right / total).tolist(), strict=True):
@@ -288,12 +287,8 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
     """Read the rows of several comparisons, each with the name of its folder as its task."""
     rows = []
     for folder in folders:
-        for row in read_json(folder / "comparison.json"):
-            rows.append({"task": folder.resolve().name, **row})
-    models = Counter(map(itemgetter("task", "fraction", "model"), rows))
-    (task, fraction, model), times = models.most_common(1)[0]
-    if times > 1:
-        raise ElmoError(f"{task}, {model}, {fraction:.0%} of the data: {times} folders of that name have it")
+        task = folder.resolve().name
+        rows += [{"task": task, **row} for row in read_json(folder / "comparison.json")]
     return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
 
 
@@ -302,16 +297,18 @@ def tasks(compared: Rows) -> Rows:
     by_placement = sorted(compared, key=lambda row: PLACEMENTS.index(row["placement"]))
     models = dict.fromkeys(row["model"] for row in by_placement)
     table = []
-    for (task, fraction), rows in groupby(compared, key=itemgetter("task", "fraction")):
-        scores: dict[str, Any] = dict(models)
-        without, with_elmo = [], []
+    for (task, fraction), grouped in groupby(compared, key=itemgetter("task", "fraction")):
+        rows = list(grouped)
+        entry: dict[str, Any] = {"task": task, "training data": fraction, "score": rows[0]["metric"], **models}
         for row in rows:
-            metric = row["metric"]
-            scores[row["model"]] = {"mean": row["mean"], "standard deviation": row["standard deviation"]}
-            means = without if row["placement"] == "none" else with_elmo
-            means.append(row["mean"])
-        gain = max(with_elmo) - without[0] if without and with_elmo else None
-        table.append({"task": task, "training data": fraction, "score": metric, **scores, "gain": gain})
+            model = row["model"]
+            if entry[model] is not None:
+                raise ElmoError(f"{task}, {model}, {fraction:.0%} of the data: several folders of that name have it")
+            entry[model] = {"mean": row["mean"], "standard deviation": row["standard deviation"]}
+        baseline, *means = [row["mean"] for row in rows]
+        has_gain = means and rows[0]["placement"] == "none"
+        entry["gain"] = max(means) - baseline if has_gain else None
+        table.append(entry)
     return table
 
 
@@ -387,11 +384,12 @@ def make_rows(own: argparse.Namespace) -> Rows:
         return list(chain(*(perplexities(model, tokenizer, text, own.limit) for text in own.texts)))
     if own.table == "tasks":
         compared = read_comparisons(own.comparisons)
+        table = tasks(compared)
         draw_tasks(compared, own.output_dir)
         mixed = mixes(compared)
         if mixed:
             write(mixed, "mixes", own.output_dir)
-        return tasks(compared)
+        return table
     embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
     names = [*layer_names(embedder.model.config.num_hidden_layers), "average"]
     if own.table == "senses":
@@ -411,15 +409,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         table.add_argument("--output_dir", required=True, type=Path)
         if name != "tasks":
             table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
-    kinds = {
-        "senses": "sense files, .gz or not",
-        "wic": "a folder of pairs",
-        "tags": "CoNLL-U, or words and tags",
-    }
-    for name, kind in kinds.items():
+    for name in ("senses", "wic", "tags"):
         nargs = "+" if name == "senses" else None
-        parsers[name].add_argument("--train", required=True, nargs=nargs, type=Path, help=kind)
-        parsers[name].add_argument("--test", required=True, type=Path, help="the same kind, to score on")
+        parsers[name].add_argument("--train", required=True, nargs=nargs, type=Path, help="what to learn from")
+        parsers[name].add_argument("--test", required=True, type=Path, help="what to score on")
     parsers["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training.compare")
     parsers["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenized sentences, one per line")
     parsers["perplexity"].add_argument("--limit", type=int, help="lines to read of each text")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
-from sklearn.preprocessing import minmax_scale, normalize, scale
+from pandas import DataFrame
+from sklearn.preprocessing import minmax_scale, normalize
 
 # Sizes in a plot of senses, in units of the area that the points take: the border around it, half a point, a letter
 # and a line of a label.
@@ -51,7 +51,8 @@ def draw_senses(words: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[st
     figure = Figure(figsize=(4.4 * len(words), 4))
     panels = figure.subplots(1, len(words), squeeze=False)[0]
     for panel, (word, (vectors, senses, labels)) in zip(panels, words.items(), strict=True):
-        centred = scale(normalize(vectors), with_std=False)
+        unit = normalize(vectors)
+        centred = unit - unit.mean(0)
         _, strengths, directions = np.linalg.svd(centred, full_matrices=False)
         points = minmax_scale(centred @ directions[:2].T)  # (uses, 2), from 0 to 1
         taken: list[Bbox] = []
@@ -92,28 +93,27 @@ def _free_place(
 
 def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Plot scores with their spread against the part of the training data (the paper's Figure 1), or as bars."""
-    frame = pandas.DataFrame(rows)
-    parts, means, spreads = columns = ["fraction", "mean", "standard deviation"]
-    frame[columns] = 100 * frame[columns].astype(float)
-    models = frame.groupby("model", sort=False)
-    fractions = frame[parts].unique()
-    score = f"{rows[0]['metric']} × 100"
-    if len(fractions) == 1:
-        figure = Figure(figsize=(6.4, 0.6 * len(models) + 1.6))
+    frame = DataFrame(rows).set_index("model")
+    scores = 100 * frame[["fraction", "mean", "standard deviation"]].astype(float)
+    scores.columns = ["part", "mean", "spread"]
+    parts = scores["part"].unique()
+    metric = f"{rows[0]['metric']} × 100"
+    if len(parts) == 1:
+        figure = Figure(figsize=(6.4, 0.6 * len(rows) + 1.6))
         axes = figure.subplots()
-        axes.barh(frame["model"], frame[means], xerr=frame[spreads], color="#4878a8", capsize=3)
+        axes.barh(scores.index, scores["mean"], xerr=scores["spread"], color="#4878a8", capsize=3)
         axes.invert_yaxis()
-        axes.set_xlabel(score)
+        axes.set_xlabel(metric)
     else:
         figure = Figure(figsize=(6, 4))
         axes = figure.subplots()
-        for model, points in models:
-            axes.errorbar(points[parts], points[means], yerr=points[spreads], marker="o", capsize=3, label=model)
+        for model, points in scores.groupby("model", sort=False):
+            axes.errorbar(points["part"], points["mean"], points["spread"], marker="o", capsize=3, label=model)
         axes.set_xscale("log")
-        axes.set_xticks(fractions, [f"{fraction:g}" for fraction in fractions])
+        axes.set_xticks(parts, [f"{part:g}" for part in parts])
         axes.set_xticks([], minor=True)
         axes.set_xlabel("% of the training data")
-        axes.set_ylabel(score)
+        axes.set_ylabel(metric)
         axes.legend(fontsize=8)
     _save(figure, path)
 
