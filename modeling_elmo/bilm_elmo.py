@@ -12,7 +12,7 @@ U distinct words among them, S sentences (B, or more where rows hold pairs).
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +29,16 @@ from .layers_elmo import (
     ElmoLanguageModel,
     ElmoScalarMix,
     PackedBilm,
-    Packing,
-    distinct_rows,
     dropout_noise,
     is_plain,
-    pack,
     prepare,
 )
 from .recurrence_elmo import States
 from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_parallel
 from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, Markers
 
+# Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
+HASH_BASE = 0x5851F42D4C957F2D
 # Initial bias of a highway layer's gate.
 CARRY_BIAS = -2.0
 # A label that is not to be predicted.
@@ -87,6 +86,62 @@ def word_mask(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None, ids
     begin, kind, end = char_ids[..., 0], char_ids[..., 1], char_ids[..., 2]
     is_marker = (first & (kind == ids.sentence_begin)) | (last & (kind == ids.sentence_end))
     return mask & ~(is_marker & (begin == ids.word_begin) & (end == ids.word_end))
+
+
+def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the distinct rows (U, C) of `rows` (N, C), the index of each row among them (N,), and their hashes (U,).
+
+    Rows are compared by a 64-bit hash, which is checked; sorting whole rows costs many times more. Where two different
+    rows share a hash, the rows are sorted after all, and there are no hashes.
+    """
+    powers = torch.full((rows.shape[1],), HASH_BASE, dtype=torch.int64, device=rows.device).cumprod(0)
+    keys, index = torch.unique((rows * powers).sum(-1), return_inverse=True)
+    first = index.new_zeros(len(keys)).scatter_(0, index, torch.arange(len(rows), device=rows.device))
+    distinct = rows[first]
+    if torch.equal(distinct[index], rows):
+        return distinct, index, keys
+    distinct, index = torch.unique(rows, dim=0, return_inverse=True)
+    return distinct, index, None
+
+
+class Packing(NamedTuple):
+    """The N real words of a batch in the order the LSTMs read them: step by step, longest sentence first.
+
+    `forward_index` and `backward_index` hold positions in the flattened (B * T) batch: word t of every sentence that
+    has one, and word t from the end. `batch_sizes[t]` counts the sentences with a step t. `order` holds the sentences,
+    longest first.
+    """
+
+    forward_index: Tensor  # (N,)
+    backward_index: Tensor  # (N,)
+    batch_sizes: list[int]
+    order: Tensor  # (S,)
+
+
+def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
+    """Pack the real words of a (B, T) mask. With `segments` each segment of a row is a sentence of its own."""
+    rows = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
+    sentences = mask.shape[0]
+    if segments is not None:
+        per_row = int(segments.max()) + 1 if segments.numel() else 1
+        rows, sentences = rows * per_row + segments, sentences * per_row
+    positions = mask.flatten().nonzero().squeeze(1)  # (N,)
+    sentence_of = rows.flatten()[positions]
+    if segments is not None:
+        sentence_of, by_sentence = sentence_of.sort(stable=True)
+        positions = positions[by_sentence]
+    lengths = torch.bincount(sentence_of, minlength=sentences)
+    starts = lengths.cumsum(0) - lengths
+    order = lengths.argsort(descending=True, stable=True)
+    lengths, starts = lengths[order], starts[order]
+    steps = torch.arange(int(lengths[0]) if sentences else 0, device=mask.device)[:, None]
+    real = steps < lengths  # (steps, S)
+    return Packing(
+        forward_index=positions[(starts + steps)[real]],
+        backward_index=positions[(starts + lengths - 1 - steps)[real]],
+        batch_sizes=real.sum(1).tolist(),
+        order=order,
+    )
 
 
 @contextmanager

@@ -17,9 +17,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from .bilm_elmo import IGNORED, NUM_SPECIAL_WORDS, ElmoModel, ElmoPreTrainedModel, markers_of, word_mask
+from .bilm_elmo import (
+    IGNORED,
+    NUM_SPECIAL_WORDS,
+    ElmoModel,
+    ElmoPreTrainedModel,
+    distinct_rows,
+    markers_of,
+    pack,
+    word_mask,
+)
 from .configuration_elmo import ElmoConfig
-from .layers_elmo import Dropout, ElmoScalarMix, GlorotLinear, distinct_rows, is_plain, pack, spelled_lengths
+from .layers_elmo import Dropout, ElmoScalarMix, GlorotLinear, is_plain, spelled_lengths
 from .recurrence_elmo import plain_recurrence, trained_recurrence
 from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_parallel
 

@@ -5,7 +5,7 @@ kind, `prepare` returns a copy of the biLM that computes the same faster, on a C
 out for oneDNN, the logistic function for all gates, word vectors remembered from batch to batch, and for a single
 sentence a recurrence compiled by numba, if installed. Weights in bfloat16 are multiplied in 16 bits where the CPU can.
 
-Shapes: B batch, T words, C characters a word, P projection, M memory cells, L LSTM layers, N real words of a batch,
+Shapes: B batch, T words, C characters per word, P projection, M memory cells, L LSTM layers, N real words of a batch,
 U distinct words among them, S sentences (B, or more where rows hold pairs).
 """
 
@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -26,8 +26,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .configuration_elmo import ElmoConfig
 from .recurrence_elmo import FORGET_BIAS, TILE, plain_recurrence, trained_recurrence
 
-# Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
-HASH_BASE = 0x5851F42D4C957F2D
 # Words whose character windows go through one product: enough to fill it, few enough to be of about one length.
 WORDS_PER_PRODUCT = 64
 # Modules of torch that may be replaced by a function of their weights; see `is_plain`.
@@ -210,65 +208,6 @@ def spelled_lengths(char_ids: Tensor) -> Tensor:
     """Return where the run of one character that ends each word, its padding, begins: (U, C) -> (U,)."""
     places = torch.arange(1, char_ids.shape[1] + 1, device=char_ids.device)
     return ((char_ids != char_ids[:, -1:]) * places).amax(1)
-
-
-def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the distinct rows (U, C) of `rows` (N, C), the index of each row among them (N,), and their hashes (U,).
-
-    Rows are compared by a 64-bit hash, which is checked; sorting whole rows costs many times more. Where two different
-    rows share a hash, the rows are sorted after all, and there are no hashes.
-    """
-    powers = torch.full((rows.shape[1],), HASH_BASE, dtype=torch.int64, device=rows.device).cumprod(0)
-    keys, index = torch.unique((rows * powers).sum(-1), return_inverse=True)
-    first = index.new_zeros(len(keys)).scatter_(0, index, torch.arange(len(rows), device=rows.device))
-    distinct = rows[first]
-    if torch.equal(distinct[index], rows):
-        return distinct, index, keys
-    distinct, index = torch.unique(rows, dim=0, return_inverse=True)
-    return distinct, index, None
-
-
-# ---------------------------------------------------------------------------------------------------------- packing
-
-
-class Packing(NamedTuple):
-    """The N real words of a batch in the order the LSTMs read them: step by step, longest sentence first.
-
-    `forward_index` and `backward_index` hold positions in the flattened (B * T) batch: word t of every sentence that
-    has one, and word t from the end. `batch_sizes[t]` counts the sentences with a step t. `order` holds the sentences,
-    longest first.
-    """
-
-    forward_index: Tensor  # (N,)
-    backward_index: Tensor  # (N,)
-    batch_sizes: list[int]
-    order: Tensor  # (S,)
-
-
-def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
-    """Pack the real words of a (B, T) mask. With `segments` each segment of a row is a sentence of its own."""
-    rows = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
-    sentences = mask.shape[0]
-    if segments is not None:
-        per_row = int(segments.max()) + 1 if segments.numel() else 1
-        rows, sentences = rows * per_row + segments, sentences * per_row
-    positions = mask.flatten().nonzero().squeeze(1)  # (N,)
-    sentence_of = rows.flatten()[positions]
-    if segments is not None:
-        sentence_of, by_sentence = sentence_of.sort(stable=True)
-        positions = positions[by_sentence]
-    lengths = torch.bincount(sentence_of, minlength=sentences)
-    starts = lengths.cumsum(0) - lengths
-    order = lengths.argsort(descending=True, stable=True)
-    lengths, starts = lengths[order], starts[order]
-    steps = torch.arange(int(lengths[0]) if sentences else 0, device=mask.device)[:, None]
-    real = steps < lengths  # (steps, S)
-    return Packing(
-        forward_index=positions[(starts + steps)[real]],
-        backward_index=positions[(starts + lengths - 1 - steps)[real]],
-        batch_sizes=real.sum(1).tolist(),
-        order=order,
-    )
 
 
 # -------------------------------------------------------------------------------------------------- language models

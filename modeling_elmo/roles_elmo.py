@@ -15,10 +15,10 @@ from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
-from .bilm_elmo import eval_mode
+from .bilm_elmo import eval_mode, pack
 from .configuration_elmo import ElmoConfig
 from .heads_elmo import IGNORED, ElmoTaskModel, Words, check_labels, word_loss
-from .layers_elmo import dropout_noise, is_plain, pack
+from .layers_elmo import dropout_noise, is_plain
 from .recurrence_elmo import (
     FORGET_BIAS,
     split_steps,

@@ -14,7 +14,7 @@ from transformers import AutoModel
 from transformers.modeling_utils import PreTrainedModel
 
 from modeling_elmo import ElmoConfig, ElmoModel, ElmoScalarMix, ElmoTokenizer
-from modeling_elmo.layers_elmo import distinct_rows, pack
+from modeling_elmo.bilm_elmo import distinct_rows, pack
 
 # A float32 forward pass against a float64 one.
 REFERENCE_TOLERANCE = 1e-5
@@ -319,7 +319,7 @@ def test_distinct_rows_find_each_row_again():
 
 
 def test_distinct_rows_survive_a_hash_collision(monkeypatch):
-    monkeypatch.setattr("modeling_elmo.layers_elmo.HASH_BASE", 0)  # every row now has the same hash
+    monkeypatch.setattr("modeling_elmo.bilm_elmo.HASH_BASE", 0)  # every row now has the same hash
     rows = torch.randint(0, 3, (100, 4))
     distinct, index, keys = distinct_rows(rows)
     assert torch.equal(distinct[index], rows)
