@@ -101,29 +101,17 @@ class Block(NamedTuple):
 
 @dataclass
 class BlockReader:
-    """The blocks of a corpus for one of several processes, epoch after epoch.
-
-    Args:
-        corpus: the text.
-        tokenizer: splits raw text.
-        block_rows: how many consecutive rows stay together.
-        epochs: how many epochs to read; None to read forever.
-        shuffle: whether every epoch has its own order, made from the seed.
-        seed: of the order.
-        rank, processes: each process reads its share; together they read everything once per epoch.
-        reset_states: where states are reset: never, or at the beginning of every document or sentence. A document ends
-            at a blank row and at the end of a block.
-    """
+    """The blocks of a corpus for one of several processes, which together read everything once per epoch."""
 
     corpus: Corpus
     tokenizer: ElmoTokenizer
-    block_rows: int = 1
-    epochs: int | None = None
-    shuffle: bool = True
+    block_rows: int = 1  # consecutive rows that stay together
+    epochs: int | None = None  # None to read forever
+    shuffle: bool = True  # whether every epoch has its own order, made from the seed
     seed: int = 0
     rank: int = 0
     processes: int = 1
-    reset_states: str = "never"
+    reset_states: str = "never"  # or document, which ends at a blank row and at the end of a block, or sentence
 
     def read(self, start: tuple[int, int] = (0, 0), held: Set[tuple[int, int]] = frozenset()) -> Iterator[Block]:
         """Yield the blocks from an epoch and number on. Before them come those of the earlier ones that are held."""
@@ -210,10 +198,10 @@ class Window(NamedTuple):
 
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """Return the arguments of the model, on a device."""
-        inputs = {"char_ids": self.char_ids, "word_index": self.word_index, "labels": self.labels}
-        if self.segments is not None:
-            inputs["segments"] = self.segments
-        return {name: tensor.to(device) for name, tensor in inputs.items()}
+        mask = self.labels[0] != IGNORED  # lanes that have ended keep their states
+        mask |= ~mask.any()  # a window in which all have ended reads padding
+        inputs = {**self._asdict(), "attention_mask": mask}
+        return {name: value.to(device) for name, value in inputs.items() if isinstance(value, Tensor)}
 
 
 def encode_window(lanes: Sequence[Sequence[Token]], tokenizer: ElmoTokenizer) -> Window:
@@ -259,22 +247,14 @@ class Lane:
 class LaneWindows(IterableDataset):
     """Windows of parallel lanes, in `groups` of lanes that make one step together.
 
-    A lane that reaches the end of its block takes the next one. When there are no more blocks, lanes end.
-
-    Args:
-        reader: the blocks.
-        lanes: the lanes of a group.
-        window: words per lane and window.
-        groups: how many windows, each with its own lanes, are yielded together.
-        position: where to resume, instead of at the beginning.
+    A lane that reaches the end of its block takes the next one. When there are no more blocks, lanes end. `position`
+    is where to resume, instead of at the beginning.
     """
 
     def __init__(
         self, reader: BlockReader, lanes: int, window: int, groups: int = 1, position: Position | None = None
     ) -> None:
-        self.reader = reader
-        self.lanes = lanes
-        self.window = window
+        self.reader, self.lanes, self.window = reader, lanes, window
         self.position = position or Position(0, 0, [None] * (lanes * groups))
 
     def __iter__(self) -> Iterator[list[Window]]:
@@ -308,10 +288,7 @@ class LaneWindows(IterableDataset):
 
 @contextmanager
 def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[list[Window]]]:
-    """Yield an iterator over windows, which a process prepares ahead (`workers` 1) or none does (0).
-
-    The process ends with the context, since no signal ends it.
-    """
+    """Yield an iterator over windows, which a process prepares ahead (`workers` 1) or none does (0)."""
     loader = DataLoader(
         windows,
         batch_size=None,
@@ -326,7 +303,7 @@ def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[list[Windo
         yield iterator
     finally:
         if workers:
-            iterator._shutdown_workers()
+            iterator._shutdown_workers()  # no signal ends them
 
 
 def _ignore_signals(_: int) -> None:

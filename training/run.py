@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -36,17 +37,13 @@ OPTIMIZERS_FILE = "optimizers.pt"
 RESULTS_FILE = "all_results.json"
 # Settings that cannot change when a run resumes, since it would no longer be the same run.
 FIXED = (
-    "reset_states",
-    "window",
-    "lanes",
-    "gradient_accumulation_steps",
-    "block_rows",
-    "optimizer",
-    "seed",
-    "streaming",
+    *("reset_states", "window", "lanes", "gradient_accumulation_steps"),
+    *("block_rows", "optimizer", "seed", "streaming"),
 )
-# Of Adagrad, as in the original.
-INITIAL_ACCUMULATOR = 1.0
+# Of a run, what every checkpoint has.
+PROGRESS = ("step", "predictions", "seconds", "corpus", "history")
+# Where Adagrad's sums start, as in the original.
+ACCUMULATOR = 1.0
 # Lanes of an evaluation.
 EVAL_LANES = 32
 
@@ -88,32 +85,20 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch.optim.Optimizer]:
     """Return one optimizer for the biLM and one for the softmax, whose gradients are those of the sampled rows."""
-    bilm, softmax = model.elmo.parameters(), model.softmax.parameters()
     rate = settings.learning_rate
     if settings.optimizer == "adagrad":
-        return [
-            torch.optim.Adagrad(bilm, lr=rate, initial_accumulator_value=INITIAL_ACCUMULATOR),
-            torch.optim.Adagrad(softmax, lr=rate, initial_accumulator_value=INITIAL_ACCUMULATOR),
-        ]
-    matrices, vectors = [], []
-    for parameter in bilm:
-        (matrices if parameter.ndim > 1 else vectors).append(parameter)
+        parts = (model.elmo, model.softmax)
+        return [torch.optim.Adagrad(part.parameters(), rate, initial_accumulator_value=ACCUMULATOR) for part in parts]
+    matrices = [parameter for parameter in model.elmo.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in model.elmo.parameters() if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     softmax_class = torch.optim.SparseAdam if model.softmax.sparse else torch.optim.Adam
-    return [torch.optim.AdamW(groups, lr=rate), softmax_class(softmax, lr=rate)]
+    return [torch.optim.AdamW(groups, rate), softmax_class(model.softmax.parameters(), rate)]
 
 
 @dataclass
 class Run:
-    """A pretraining run.
-
-    Args:
-        settings, accelerator: of the run.
-        tokenizer, model: the vocabulary and the network.
-        reader, validation: the text to train on, and the held-out text.
-        corpus: the numbers of words and sentences, if they were counted.
-        max_steps: the length of the schedule; runs by epoch may take a few more steps.
-    """
+    """A pretraining run, at its beginning or, once it is prepared, at a checkpoint."""
 
     settings: Settings
     accelerator: Accelerator
@@ -121,8 +106,8 @@ class Run:
     model: ElmoForPreTraining
     reader: BlockReader
     validation: Corpus | None
-    corpus: dict[str, int] | None
-    max_steps: int
+    corpus: dict[str, int] | None  # the numbers of words and sentences, if they were counted
+    max_steps: int  # of the schedule; runs by epoch may take a few more
     step: int = 0
     predictions: int = 0  # of each language model, by all processes
     seconds: float = 0.0  # of training, without evaluating and saving
@@ -189,7 +174,7 @@ class Run:
                 recent.append((forward, backward, words, elapsed))
                 bar.update()
                 if self.step % settings.logging_steps == 0:
-                    self._log(recent, bar)
+                    self._log(recent)
                     recent = []
                 if settings.eval_steps and self.step % settings.eval_steps == 0 and self.step < self.max_steps:
                     self.evaluate()
@@ -225,29 +210,24 @@ class Run:
         A process without windows, whose text has ended before that of others, takes part without contributing.
         """
         accelerator, device = self.accelerator, self.accelerator.device
-        has_text = windows is not None
         if windows is None:
             windows = [self._empty_window()]
         negatives = self._sample_negatives(windows)
         losses = torch.zeros(2, device=device)
         for number, window in enumerate(windows):
-            # Lanes that have ended keep their states. A window in which all have ended reads padding instead.
-            mask = window.labels[0] != IGNORED if window.predictions else torch.ones_like(window.labels[0])
             is_last = number == len(windows) - 1
             with nullcontext() if is_last else accelerator.no_sync(self.prepared):
                 output = self.prepared(
                     **window.model_inputs(device),
-                    attention_mask=mask.to(device),
-                    states=self.carried[number] if has_text else None,
+                    states=self.carried[number],
                     negatives=negatives,
                     num_items_in_batch=words / accelerator.num_processes,
                 )
                 accelerator.backward(output.loss)
             losses += torch.stack([output.forward_loss.detach(), output.backward_loss.detach()])
-            if has_text:
-                hidden, cell = output.states
-                self.carried[number] = (hidden.detach(), cell.detach())
-                self.position = window.position
+            hidden, cell = output.states
+            self.carried[number] = (hidden.detach(), cell.detach())
+            self.position = window.position or self.position
         self._share_softmax_gradients()
         self._clip_gradients()
         for optimizer in self.optimizers:
@@ -257,8 +237,10 @@ class Run:
         return forward, backward
 
     def _empty_window(self) -> Window:
+        """Return a window of lanes that have all ended."""
         char_ids = torch.from_numpy(self.tokenizer.words_to_char_ids([str(self.tokenizer.bos_token)]))
-        return Window(char_ids, torch.zeros(2, 1, 1, dtype=torch.long), torch.full((2, 1, 1), IGNORED))
+        shape = (2, self.settings.lanes, 1)
+        return Window(char_ids, torch.zeros(shape, dtype=torch.long), torch.full(shape, IGNORED))
 
     def _sample_negatives(self, windows: list[Window]) -> Negatives | None:
         """Draw the same sample in every process, from seed and step, and add the words that any of them predicts."""
@@ -298,21 +280,25 @@ class Run:
         for value in values:
             value.mul_(factor)
 
-    def _log(self, recent: list[tuple[float, ...]], bar: tqdm) -> None:
+    def _log(self, recent: list[tuple[float, ...]]) -> None:
         """Record the mean losses and the speed of the latest steps."""
         forward, backward, words, seconds = np.mean(recent, axis=0).tolist()
-        loss, speed = (forward + backward) / 2, words / seconds
+        speed = words / seconds
         self._record(
-            train_loss=loss,
+            train_loss=(forward + backward) / 2,
             train_loss_forward=forward,
             train_loss_backward=backward,
             learning_rate=self.optimizers[0].param_groups[0]["lr"],
             words_per_second=speed,
         )
-        bar.set_postfix(loss=f"{loss:.3f}", words_s=f"{speed:,.0f}")
-        if self.accelerator.is_main_process and bar.disable:  # without a terminal, lines replace the bar
-            losses = f"loss {forward:.3f} forward, {backward:.3f} backward"
-            print(f"step {self.step:,} of {self.max_steps:,}: {losses}, {speed:,.0f} words/s", flush=True)
+        losses = f"loss {forward:.3f} forward, {backward:.3f} backward"
+        self._print(f"step {self.step:,} of {self.max_steps:,}: {losses}, {speed:,.0f} words/s")
+
+    def _print(self, line: str) -> None:
+        """Print a line above the progress bar, in the main process."""
+        if self.accelerator.is_main_process:
+            tqdm.write(line)
+            sys.stdout.flush()
 
     def _record(self, **values: float) -> None:
         """Add an entry to the history and to the trackers."""
@@ -357,9 +343,8 @@ class Run:
             "eval_words_per_second": count / (time.perf_counter() - begun),
         }
         self._record(**results)
-        if accelerator.is_main_process:
-            sides = f"forward {math.exp(forward):.2f}, backward {math.exp(backward):.2f}"
-            tqdm.write(f"step {self.step:,}: held-out perplexity {math.exp(loss):.2f} ({sides})")
+        sides = f"forward {math.exp(forward):.2f}, backward {math.exp(backward):.2f}"
+        self._print(f"step {self.step:,}: held-out perplexity {math.exp(loss):.2f} ({sides})")
         return results
 
     # --------------------------------------------------------------------------------------------------- checkpoints
@@ -376,15 +361,9 @@ class Run:
             self.model.save_pretrained(scratch)
             optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
             torch.save({"optimizers": optimizers}, scratch / OPTIMIZERS_FILE)
-            state = {
-                "step": self.step,
-                "predictions": self.predictions,
-                "seconds": self.seconds,
-                "processes": accelerator.num_processes,
-                "corpus": self.corpus,
-                "settings": {name: getattr(self.settings, name) for name in FIXED},
-                "history": self.history,
-            }
+            state = {name: getattr(self, name) for name in PROGRESS}
+            state["settings"] = {name: getattr(self.settings, name) for name in FIXED}
+            state["processes"] = accelerator.num_processes
             write_text(scratch / STATE_FILE, json.dumps(state))
         accelerator.wait_for_everyone()
         own_state = {
@@ -411,8 +390,8 @@ class Run:
             chosen = getattr(self.settings, name, self.accelerator.num_processes)
             if trained.get(name, chosen) != chosen:
                 raise ElmoError(f"{folder} was trained with {name}={trained[name]}: it cannot resume with {chosen}")
-        self.step, self.predictions, self.seconds = state["step"], state["predictions"], state["seconds"]
-        self.history = state["history"]
+        for name in PROGRESS:
+            setattr(self, name, state[name])
         self.model.load_state_dict(ElmoForPreTraining.from_pretrained(folder).state_dict())
         saved = torch.load(folder / OPTIMIZERS_FILE, map_location="cpu", weights_only=True)
         for optimizer, optimizer_state in zip(self.optimizers, saved["optimizers"], strict=True):
