@@ -23,20 +23,21 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .engine_elmo import Engine
 from .layers_elmo import (
     CarryGate,
     ElmoCharacterEncoder,
     ElmoLanguageModel,
     ElmoScalarMix,
+    PackedBilm,
     Packing,
     distinct_rows,
     dropout_noise,
     is_plain,
     pack,
+    prepare,
 )
 from .recurrence_elmo import States
-from .threads_elmo import can_train_in_parallel, train_in_parallel
+from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_parallel
 from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, Markers
 
 # Initial bias of a highway layer's gate.
@@ -45,9 +46,6 @@ CARRY_BIAS = -2.0
 IGNORED = -100
 # `<pad>`, `<S>`, `</S>` and `<UNK>`.
 NUM_SPECIAL_WORDS = 4
-
-# One direction's outputs of the L layers, each (N, P), and its final states.
-Directed = tuple[list[Tensor], States]
 
 
 @dataclass
@@ -86,11 +84,9 @@ def word_mask(char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None, ids
     if token_type_ids is not None:
         change = token_type_ids[:, 1:] != token_type_ids[:, :-1]
         first, last = first | F.pad(change, (1, 0)), last | F.pad(change, (0, 1))
-    is_marker = (char_ids[..., 0] == ids.word_begin) & (char_ids[..., 2] == ids.word_end)
-    markers = (first & is_marker & (char_ids[..., 1] == ids.sentence_begin)) | (
-        last & is_marker & (char_ids[..., 1] == ids.sentence_end)
-    )
-    return mask & ~markers
+    begin, kind, end = char_ids[..., 0], char_ids[..., 1], char_ids[..., 2]
+    is_marker = (first & (kind == ids.sentence_begin)) | (last & (kind == ids.sentence_end))
+    return mask & ~(is_marker & (begin == ids.word_begin) & (end == ids.word_end))
 
 
 @contextmanager
@@ -165,7 +161,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.scalar_mix = None
         if self.mix == "scalar":
             self.scalar_mix = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
-        self._engine = Engine()
+        self._packed: PackedBilm | None = None
         self._bilm_frozen = False
         self.post_init()
 
@@ -236,15 +232,17 @@ class ElmoModel(ElmoPreTrainedModel):
         mask = self._check_inputs(char_ids, attention_mask, token_type_ids, states, use_cache)
 
         packing = pack(mask, token_type_ids)
-        rows = self._rows(char_ids, input_ids).flatten(0, 1)
-        distinct, index, keys = distinct_rows(rows[packing.forward_index])
-        flat = mask.new_zeros(mask.numel(), dtype=torch.long).index_copy(0, packing.forward_index, index)
-        word_index = torch.stack([flat[packing.forward_index], flat[packing.backward_index]])  # (2, N)
-        words, results, start_states = self._read(distinct, keys, word_index, states, packing)
-        indices = (packing.forward_index, packing.backward_index)
-        layers = [self._unpack([words[positions] for positions in word_index], indices, mask.shape)]
-        for outputs in zip(results[0][0], results[1][0], strict=True):
-            layers.append(self._unpack(outputs, indices, mask.shape))  # (B, T, 2P)
+        rows = self._append_word_ids(char_ids, input_ids) if config.word_embedding_dim else char_ids
+        distinct, index, keys = distinct_rows(rows.flatten(0, 1)[packing.forward_index])
+        flat = index.new_zeros(mask.numel()).index_copy(0, packing.forward_index, index)
+        word_index = torch.stack([index, flat[packing.backward_index]])  # (2, N)
+        words, outputs, new_states = self._read(distinct, keys, word_index, states, packing)
+        layers = []
+        for forward, backward in (words[word_index], *outputs):
+            zeros = forward.new_zeros(mask.numel(), forward.shape[1])
+            left = zeros.index_copy(0, packing.forward_index, forward)
+            right = zeros.index_copy(0, packing.backward_index, backward)
+            layers.append(torch.cat([left, right], dim=-1).unflatten(0, mask.shape).to(self.dtype))  # (B, T, 2P)
 
         new_mask = None
         if not keep_sentence_markers:
@@ -258,7 +256,7 @@ class ElmoModel(ElmoPreTrainedModel):
         return ElmoModelOutput(
             last_hidden_state=mixed,
             hidden_states=tuple(layers) if output_hidden_states else None,
-            states=self._updated_states(start_states, results, packing) if use_cache else None,
+            states=new_states if use_cache else None,
             attention_mask=new_mask,
         )
 
@@ -270,7 +268,7 @@ class ElmoModel(ElmoPreTrainedModel):
         states: States | None = None,
         input_ids: Tensor | None = None,
         segments: Tensor | None = None,
-    ) -> tuple[list[Tensor], Packing, States]:
+    ) -> tuple[Sequence[Tensor], Packing, States]:
         """Run each language model over words laid out for it, in the order in which it reads them.
 
         Word t of lane b is `char_ids[word_index[k, b, t]]` for the language model k, 0 forward and 1 backward, with
@@ -281,42 +279,43 @@ class ElmoModel(ElmoPreTrainedModel):
         """
         packing = pack(mask, segments)
         index = word_index.flatten(1)[:, packing.forward_index]  # (2, N)
-        rows = self._rows(char_ids, input_ids)
         per_lane = len(packing.order) // max(len(mask), 1)  # segments
-        if segments is not None and states is not None:
-            states = self._spread_states(states, per_lane)
-        _, results, start_states = self._read(rows, None, index, states, packing)
-        hidden, cell = self._updated_states(start_states, results, packing)
+        if states is not None:  # a lane's are those of its first segment; the others start from zeros
+            hidden, cell = (F.pad(state[:, :, :, None], (0, 0, 0, per_lane - 1)).flatten(2, 3) for state in states)
+            states = hidden, cell
+        rows = self._append_word_ids(char_ids, input_ids) if self.config.word_embedding_dim else char_ids
+        _, outputs, (hidden, cell) = self._read(rows, None, index, states, packing)
         if segments is not None:  # a lane's states are those of its last segment; without words, the ones it had
             last = torch.arange(len(mask), device=mask.device) * per_lane + (segments * mask).amax(1)
             hidden, cell = hidden[:, :, last], cell[:, :, last]
-        return [outputs[-1] for outputs, _ in results], packing, (hidden, cell)
-
-    @staticmethod
-    def _spread_states(states: States, per_lane: int) -> States:
-        """Give each lane's states to its first segment and zeros to the others: (2, L, B, size) -> (2, L, S, size)."""
-        hidden, cell = (F.pad(state[:, :, :, None], (0, 0, 0, per_lane - 1)).flatten(2, 3) for state in states)
-        return hidden, cell
+        return outputs[-1], packing, (hidden, cell)
 
     def _read(
         self, rows: Tensor, keys: Tensor | None, index: Tensor, states: States | None, packing: Packing
-    ) -> tuple[Tensor, list[Directed], States]:
+    ) -> tuple[Tensor, Sequence[Sequence[Tensor]], States]:
         """Run both language models over words that are given by distinct rows (U, C) and an index (2, N).
 
-        Returns the words' vectors (U, P), what each language model made of them, and the states it started from.
+        Returns the words' vectors (U, P), each layer's outputs (N, P), forward and backward, and the states after it.
         """
-        models = (self.forward_lm, self.backward_lm)
-        packed = self._engine.prepare(self.char_encoder, models, states or ())
-        if packed is not None:
-            words = packed.encode(rows, keys)
-            start_states = self._initial_states(states, words, len(packing.order))
-            return words, packed.read(words, index, start_states, packing), start_states
-        words = self.char_encoder(rows)
-        start_states = self._initial_states(states, words, len(packing.order))
+        config = self.config
+        models: Sequence[ElmoLanguageModel] = (self.forward_lm, self.backward_lm)
+        packed = self._packed = prepare(self._packed, self.char_encoder, models, states or ())
+        if packed is None:
+            words = self.char_encoder(rows)
+        else:
+            words, models = packed.encode(rows, keys), packed.models
+        sentences = len(packing.order)
+        if states is None:
+            dtype = torch.promote_types(words.dtype, torch.float32)  # as everything that a recurrence adds up
+            shape = (2, config.num_hidden_layers, sentences)
+            hidden = words.new_zeros(*shape, config.projection_dim, dtype=dtype)
+            cell = words.new_zeros(*shape, config.cell_dim, dtype=dtype)
+        else:
+            hidden, cell = self._extend_states(states, sentences)
         noise = None
-        if self.forward_lm.training and self.config.dropout > 0:
-            shape = (2, self.config.num_hidden_layers, index.shape[1], words.shape[1])
-            noise = dropout_noise(shape, self.config.dropout, words)
+        if self.forward_lm.training and config.dropout > 0:
+            noise_shape = (2, config.num_hidden_layers, index.shape[1], words.shape[1])
+            noise = dropout_noise(noise_shape, config.dropout, words)
 
         def run(direction: int, words: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
             """Return the L outputs and the final states of one direction."""
@@ -329,29 +328,34 @@ class ElmoModel(ElmoPreTrainedModel):
                 None if noise is None else noise[direction],
             )
 
-        inputs = (words, *start_states)
-        if can_train_in_parallel(*inputs) and is_plain(*models) and not self.is_gradient_checkpointing:
+        inputs = (words, hidden, cell)
+        is_trained = packed is None and is_plain(*models) and not self.is_gradient_checkpointing
+        directions: Sequence[tuple[Tensor, ...]]
+        if is_trained and can_train_in_parallel(*inputs):
             parameters = (list(self.forward_lm.parameters()), list(self.backward_lm.parameters()))
             directions = train_in_parallel(run, inputs, parameters)
+        elif packed is not None and (sentences > 1 or packed.fits_cache):
+            # One sentence is a quarter faster where each direction has all threads: few of its products are torch's.
+            directions = run_in_parallel(lambda side: run(side, *inputs), share_threads=sentences > 1)
         else:
             directions = (run(0, *inputs), run(1, *inputs))
-        results: list[Directed] = [(list(outputs), (hidden, cell)) for *outputs, hidden, cell in directions]
-        return words, results, start_states
+        *outputs, hiddens, cells = zip(*directions, strict=True)
+        # In the rows' order; rows that the call did not have keep theirs.
+        hidden = hidden.index_copy(2, packing.order, torch.stack(hiddens).to(hidden.dtype))
+        cell = cell.index_copy(2, packing.order, torch.stack(cells).to(cell.dtype))
+        return words, outputs, (hidden, cell)
 
     def clear_caches(self) -> None:
         """Forget what was made from the weights for speed: needed only after writing some of them through `.data`."""
-        self._engine.clear()
+        self._packed = None
 
-    def _rows(self, char_ids: Tensor, input_ids: Tensor | None) -> Tensor:
-        """Return what the encoder reads: characters (..., C) and, with word embeddings, the ids as a last column."""
-        if not self.config.word_embedding_dim:
-            return char_ids
-        if input_ids is None:
-            raise ValueError("this model has word embeddings: pass `input_ids` from its tokenizer beside `char_ids`")
-        if input_ids.shape != char_ids.shape[:-1]:
-            raise ValueError(f"`input_ids` must be {tuple(char_ids.shape[:-1])}, got {tuple(input_ids.shape)}")
-        known = input_ids < self.config.vocab_size
-        return torch.cat([char_ids, input_ids.where(known, self.config.unk_token_id)[..., None]], dim=-1)
+    def _append_word_ids(self, char_ids: Tensor, input_ids: Tensor | None) -> Tensor:
+        """Add the words' ids to their characters (..., C) as a last column; ids outside the vocabulary are unknown."""
+        if input_ids is None or input_ids.shape != char_ids.shape[:-1]:
+            shape = tuple(char_ids.shape[:-1])
+            raise ValueError(f"this model has word embeddings: pass the tokenizer's `input_ids`, of shape {shape}")
+        ids = input_ids.where(input_ids < self.config.vocab_size, self.config.unk_token_id)
+        return torch.cat([char_ids, ids[..., None]], dim=-1)
 
     def _check_inputs(
         self,
@@ -372,43 +376,16 @@ class ElmoModel(ElmoPreTrainedModel):
             raise ValueError("states are carried from sentence to sentence of a row: rows cannot be pairs")
         return char_ids.any(-1) if attention_mask is None else attention_mask.bool()
 
-    def _initial_states(self, states: States | None, words: Tensor, sentences: int) -> States:
-        """Return given states for the first sentences, zeros for the rest: (2, L, S', P) and (2, L, S', M), S' >= S.
-
-        They are in float32 at least, as everything that a recurrence adds up.
-        """
-        sizes = (self.config.projection_dim, self.config.cell_dim)
-        leading = (2, self.config.num_hidden_layers)
-        if states is None:
-            dtype = torch.promote_types(words.dtype, torch.float32)
-            hidden, cell = (words.new_zeros(*leading, sentences, size, dtype=dtype) for size in sizes)
-            return hidden, cell
+    def _extend_states(self, states: States, sentences: int) -> States:
+        """Return states for at least so many sentences, zeros after the given ones: (2, L, S, P) and (2, L, S, M)."""
+        layers, sizes = self.config.num_hidden_layers, (self.config.projection_dim, self.config.cell_dim)
         for state, size in zip(states, sizes, strict=True):
-            if state.ndim != 4 or (*state.shape[:2], state.shape[3]) != (*leading, size):
-                raise ValueError(
-                    f"`states` must be (2, {leading[1]}, batch, {sizes[0]}) and (2, {leading[1]}, batch, {sizes[1]}), "
-                    f"got {tuple(states[0].shape)} and {tuple(states[1].shape)}"
-                )
+            if state.ndim != 4 or (*state.shape[:2], state.shape[3]) != (2, layers, size):
+                shapes = " and ".join(f"(2, {layers}, batch, {size})" for size in sizes)
+                raise ValueError(f"`states` must be {shapes}, got {tuple(state.shape)}")
         missing = max(sentences - states[0].shape[2], 0)
         hidden, cell = (F.pad(state, (0, 0, 0, missing)) for state in states)
         return hidden, cell
-
-    @staticmethod
-    def _updated_states(start: States, results: Sequence[Directed], packing: Packing) -> States:
-        """Put the final states back in the rows' order; rows the call did not have keep theirs."""
-        updated = []
-        for number, old in enumerate(start):
-            final = torch.stack([states[number] for _, states in results])
-            updated.append(old.index_copy(2, packing.order, final.to(old.dtype)))
-        return updated[0], updated[1]
-
-    def _unpack(self, outputs: Sequence[Tensor], indices: Sequence[Tensor], shape: torch.Size) -> Tensor:
-        """Put each direction's packed outputs (N, P) back in place, beside each other: (B, T, 2P), zeros elsewhere."""
-        halves = []
-        for packed, positions in zip(outputs, indices, strict=True):
-            flat = packed.new_zeros(shape.numel(), packed.shape[-1])
-            halves.append(flat.index_copy(0, positions, packed).unflatten(0, shape))
-        return torch.cat(halves, dim=-1).to(self.dtype)
 
     def _drop_markers(
         self, layers: Sequence[Tensor], char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None

@@ -7,15 +7,14 @@ Shapes: T words, P projection, M memory cells.
 """
 
 import numpy as np
-from torch import Tensor
 
-try:
+from .recurrence_elmo import TILE
+
+try:  # transformers demands what is imported outside a `try`
     import numba
 except ImportError as error:
-    raise ImportError("modeling_elmo's compiled recurrence needs numba: pip install 'modeling-elmo[fast]'") from error
+    raise ImportError("needs numba: pip install 'modeling-elmo[fast]'") from error
 
-# Columns of a product that are summed together.
-TILE = 64
 # Rows of a tile that are read at once; the loop in `_add_product` is written out for it.
 ROWS = 8
 
@@ -104,11 +103,3 @@ def read_sentence(
         _add_product(hidden, squashed, projection)
         for n in range(len(hidden)):
             hidden[n] = _clip(hidden[n], -output_bound, output_bound)
-
-
-def in_tiles(weight: Tensor) -> Array:
-    """(N, K) -> (N / TILE, K, TILE)."""
-    return weight.unflatten(0, (-1, TILE)).transpose(1, 2).contiguous().numpy()
-
-
-__all__ = ["TILE", "in_tiles", "read_sentence"]

@@ -4,7 +4,7 @@ Shapes: B sentences or lanes, T words, C characters per word, U distinct words, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,6 +71,16 @@ class Substitute(NamedTuple):
 
     word: str
     probability: float
+
+
+def _pair_outputs(top: Tensor, ids: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return each language model's outputs (N, P) beside the words that they predict (N,).
+
+    The forward language model at t predicts the word at t + 1; the backward one at t + 1 the word at t.
+    """
+    forward, backward = top.chunk(2, dim=-1)
+    both = mask[:, 1:] & mask[:, :-1]
+    return [(forward[:, :-1][both], ids[:, 1:][both]), (backward[:, 1:][both], ids[:, :-1][both])]
 
 
 class ElmoForPreTraining(ElmoPreTrainedModel):
@@ -140,15 +150,13 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             output_hidden_states (`bool`, *optional*):
                 Whether to return every layer. Lanes never do.
         """
-        if char_ids is None:
-            raise ValueError("ElmoForPreTraining needs `char_ids`: encode the text with ElmoTokenizer")
         if word_index is not None:
-            if labels is None:
-                raise ValueError("lanes need `labels`")
+            assert char_ids is not None
+            assert labels is not None
             mask = (labels[0] != IGNORED) if attention_mask is None else attention_mask.bool()
             hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states, input_ids, segments)
             targets = labels.flatten(1)[:, packing.forward_index]
-            losses = self._losses(hidden, list(targets), negatives, num_items_in_batch)
+            losses = self._losses(zip(hidden, targets, strict=True), negatives, num_items_in_batch)
             return ElmoForPreTrainingOutput(*losses, states=states)
 
         output = self.elmo(
@@ -160,25 +168,20 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             output_hidden_states=True,
             keep_sentence_markers=True,
         )
-        top = output.hidden_states[-1].chunk(2, dim=-1)
         keeps_layers = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         rest = {"hidden_states": output.hidden_states if keeps_layers else None, "states": output.states}
+        assert char_ids is not None  # or the biLM has refused it
+        top = output.hidden_states[-1]
         if labels is None:
-            forward_logits, backward_logits = (self.softmax(self.dropout(half)) for half in top)
+            forward_logits, backward_logits = (self.softmax(self.dropout(half)) for half in top.chunk(2, dim=-1))
             return ElmoForPreTrainingOutput(forward_logits=forward_logits, backward_logits=backward_logits, **rest)
-        if labels.shape != char_ids.shape[:2]:
-            raise ValueError(f"`labels` must be {tuple(char_ids.shape[:2])}, got {tuple(labels.shape)}")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        # The forward language model at t predicts the word at t + 1; the backward one at t + 1 the word at t.
-        both = mask[:, 1:] & mask[:, :-1]
-        hidden = [top[0][:, :-1][both], top[1][:, 1:][both]]
-        shifted = [labels[:, 1:][both], labels[:, :-1][both]]
-        return ElmoForPreTrainingOutput(*self._losses(hidden, shifted, negatives, num_items_in_batch), **rest)
+        pairs = _pair_outputs(top, labels, mask)
+        return ElmoForPreTrainingOutput(*self._losses(pairs, negatives, num_items_in_batch), **rest)
 
     def _losses(
         self,
-        hidden: Sequence[Tensor],
-        targets: Sequence[Tensor],
+        pairs: Iterable[tuple[Tensor, Tensor]],
         negatives: Negatives | None,
         num_items_in_batch: Tensor | int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,14 +189,11 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         if negatives is None and self.training:
             negatives = self.draw_negatives()
         losses = []
-        for outputs, words in zip(hidden, targets, strict=True):
+        for outputs, words in pairs:
             kept = words != IGNORED
             outputs, words = self.dropout(outputs)[kept], words[kept]
             if len(words) and not 0 < int(words.min()) <= int(words.max()) < self.config.vocab_size:
-                raise ValueError(
-                    f"`labels` must be word ids from 1 to {self.config.vocab_size - 1}, or {IGNORED}; got "
-                    f"{int(words.min())} to {int(words.max())}"
-                )
+                raise ValueError(f"`labels` must be word ids from 1 to {self.config.vocab_size - 1}, or {IGNORED}")
             count = len(words) if num_items_in_batch is None else num_items_in_batch
             losses.append(self.softmax(outputs, words, negatives) / max(count, 1))
         return (losses[0] + losses[1]) / 2, losses[0], losses[1]
@@ -230,14 +230,11 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             output = self.elmo(
                 **inputs, states=states, use_cache=True, output_hidden_states=True, keep_sentence_markers=True
             )
-            forward, backward = output.hidden_states[-1].chunk(2, dim=-1)
-            # One product with the softmax for all words of the batch.
-            mask = inputs["attention_mask"].bool()
-            both = mask[:, 1:] & mask[:, :-1]
             ids = inputs["input_ids"]
             ids = ids.where(ids != tokenizer.pad_token_id, tokenizer.unk_token_id)  # a word of the text may read so
-            left = -self.softmax(forward[:, :-1][both], ids[:, 1:][both], reduction="none").cpu()
-            right = -self.softmax(backward[:, 1:][both], ids[:, :-1][both], reduction="none").cpu()
+            # One product with the softmax for all words of the batch.
+            pairs = _pair_outputs(output.hidden_states[-1], ids, inputs["attention_mask"].bool())
+            left, right = (-self.softmax(outputs, words, reduction="none").cpu() for outputs, words in pairs)
         lengths = [len(sentence) + 1 for sentence in words]
         scores = [SentenceScore(*pair) for pair in zip(left.split(lengths), right.split(lengths), strict=True)]
         return scores, output.states

@@ -16,6 +16,8 @@ from torch.autograd.function import once_differentiable
 
 # The original adds 1 to the forget gate at run time; the stored bias lacks it.
 FORGET_BIAS = 1.0
+# Columns that the compiled recurrence of `kernel_elmo` sums together.
+TILE = 64
 
 States = tuple[Tensor, Tensor]
 

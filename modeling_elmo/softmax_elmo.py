@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from .recurrence_elmo import dtype_of_products
+from .recurrence_elmo import add_product, dtype_of_products, product
 
 # Logits that are in memory at once.
 LOGITS_AT_ONCE = 1 << 23
@@ -39,9 +39,7 @@ class Negatives(NamedTuple):
 def draw_negatives(
     vocab_size: int, count: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
 ) -> Negatives:
-    """Draws `count` different words out of 1 .. vocab_size - 1, word k with probability log(1 + 1 / k) / log(V)."""
-    if not 0 < count < vocab_size - 1:
-        raise ValueError(f"{count} negatives cannot be drawn from {vocab_size - 1:,} words: draw fewer")
+    """Draw `count` different words out of 1 .. vocab_size - 1, word k with probability log(1 + 1 / k) / log(V)."""
     drawn = torch.empty(0, dtype=torch.long)
     while True:
         uniform = torch.rand(max(2 * count, len(drawn)), dtype=torch.float64, generator=generator)
@@ -57,12 +55,12 @@ def draw_negatives(
 
 
 def _log_uniform(words: Tensor, vocab_size: int) -> Tensor:
-    """The probability of drawing a word: about that of meeting it, if words are in order of frequency."""
+    """Return the probability of drawing a word: about that of meeting it, if words are in order of frequency."""
     return torch.log1p(1 / words.double()) / math.log(vocab_size)
 
 
 def _log_expected_count(words: Tensor, vocab_size: int, tries: int) -> Tensor:
-    """How often a word is expected in a sample: log(1 - (1 - p)^tries)."""
+    """Return the log of how often a word is expected in a sample: log(1 - (1 - p)^tries)."""
     return torch.log(-torch.expm1(tries * torch.log1p(-_log_uniform(words, vocab_size)))).float()
 
 
@@ -93,15 +91,12 @@ class _ChunkedLoss(torch.autograd.Function):
         loss = true.new_zeros(())
         factors = weight.to(dtype)
         rows = max(LOGITS_AT_ONCE // max(len(weight), 1), 1)
-        bounds = torch.searchsorted(hits, torch.arange(0, len(hidden) + rows, rows, device=hits.device)).tolist()
-        for number, start in enumerate(range(0, len(hidden), rows)):
-            chunk, true_chunk = hidden[start : start + rows].to(dtype), true[start : start + rows]
-            if dtype == bias.dtype:
-                logits = torch.addmm(bias, chunk, factors.T)
-            else:
-                logits = (chunk @ factors.T).to(bias.dtype).add_(bias)
-            of_chunk = slice(bounds[number], bounds[number + 1])
-            logits[hits[of_chunk] - start, hit_words[of_chunk]] = -math.inf
+        for start in range(0, len(hidden), rows):
+            part = slice(start, start + rows)
+            chunk, true_chunk = hidden[part], true[part]
+            logits = add_product(chunk, factors.T, bias.repeat(len(chunk), 1))
+            is_hit = (hits >= start) & (hits < start + rows)
+            logits[hits[is_hit] - start, hit_words[is_hit]] = -math.inf
             highest = torch.maximum(logits.amax(1), true_chunk)
             probabilities = logits.sub_(highest[:, None]).exp_()
             true_part = (true_chunk - highest).exp_()
@@ -109,15 +104,10 @@ class _ChunkedLoss(torch.autograd.Function):
             loss += (total.log() + highest - true_chunk).sum()
             if needs_gradients:
                 probabilities.div_(total[:, None])
-                torch.div(true_part, total, out=d_true[start : start + rows]).sub_(1)
+                torch.div(true_part, total, out=d_true[part]).sub_(1)
                 d_bias += probabilities.sum(0)
-                if dtype == weight.dtype:
-                    torch.mm(probabilities, weight, out=d_hidden[start : start + rows])
-                    d_weight.addmm_(probabilities.T, chunk)
-                else:
-                    probabilities = probabilities.to(dtype)
-                    d_hidden[start : start + rows] = probabilities @ factors
-                    d_weight += probabilities.T @ chunk
+                product(probabilities, factors, d_hidden[part])
+                add_product(probabilities.T, chunk.to(dtype), d_weight)
         if needs_gradients:
             ctx.save_for_backward(d_hidden, d_true, d_weight, d_bias)
         return loss
@@ -161,9 +151,9 @@ class ElmoSoftmax(nn.Module):
         init.copy_(self.bias, self.initial_bias())
 
     def initial_bias(self) -> Tensor:
-        """Words are as probable as they are frequent, before anything is learned.
+        """Return a bias that makes words as probable as they are frequent.
 
-        From zeros, as in the original, the bias of a rare word would have far to go in the few steps that sample it.
+        From zeros, as in the original, that of a rare word would have far to go in the few steps that sample it.
         """
         words = torch.arange(1, len(self.bias), device=self.bias.device)
         return F.pad(_log_uniform(words, len(self.bias)).log(), (1, 0)).to(self.bias.dtype)
@@ -187,48 +177,44 @@ class ElmoSoftmax(nn.Module):
         return self.loss(hidden, targets, negatives)
 
     def loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
-        """The sum of -log p(target), hidden (N, P) and targets (N,), among all words; with negatives, an estimate.
+        """Return the sum of -log p(target) for hidden (N, P) and targets (N,); with negatives, an estimate.
 
         Under autocast the products of training are in 16 bits. The true logits and all sums keep their digits.
         """
         dtype = dtype_of_products(self.weight)
         with torch.autocast(hidden.device.type, enabled=False):
-            return self._loss(hidden.to(self.weight.dtype), targets, negatives, dtype)
-
-    def _loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None, dtype: torch.dtype) -> Tensor:
-        if negatives is not None:
-            return self._sampled_loss(hidden, targets, negatives, dtype)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, self.weight, self.bias)):
-            words = torch.arange(len(targets), device=targets.device)
+            hidden = hidden.to(self.weight.dtype)
+            if negatives is not None:
+                return self._sampled_loss(hidden, targets, negatives, dtype)
+            if not torch.is_grad_enabled() or not any(t.requires_grad for t in (hidden, self.weight, self.bias)):
+                return -self.log_probabilities(hidden, targets).sum()
             true = (hidden * self.weight[targets]).sum(-1) + self.bias[targets]
-            return _ChunkedLoss.apply(hidden, true, self.weight[1:], self.bias[1:], words, targets - 1, dtype)
-        return -self.log_probabilities(hidden, targets).sum()
+            hits = torch.arange(len(targets), device=targets.device)
+            return _ChunkedLoss.apply(hidden, true, self.weight[1:], self.bias[1:], hits, targets - 1, dtype)
 
+    @torch.no_grad()
     def log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """log p(target) among all words, (N,), in bounded memory for any vocabulary; without gradients."""
-        with torch.no_grad():
-            true = (hidden * self.weight[targets]).sum(-1) + self.bias[targets]
-            normalizers = []
-            for chunk in hidden.split(max(LOGITS_AT_ONCE // min(WORDS_AT_ONCE, len(self.weight)), 1)):
-                parts = [
-                    torch.addmm(bias, chunk, weight.T).logsumexp(1)
-                    for weight, bias in zip(
-                        self.weight[1:].split(WORDS_AT_ONCE), self.bias[1:].split(WORDS_AT_ONCE), strict=True
-                    )
-                ]
-                normalizers.append(torch.stack(parts).logsumexp(0))
-            return true - torch.cat(normalizers) if normalizers else true
+        """Return log p(target) among all words, (N,), in bounded memory for any vocabulary; without gradients."""
+        weights, biases = self.weight[1:].split(WORDS_AT_ONCE), self.bias[1:].split(WORDS_AT_ONCE)
+        normalizers = []
+        for chunk in hidden.split(max(LOGITS_AT_ONCE // min(WORDS_AT_ONCE, len(self.weight)), 1)):
+            parts = []
+            for weight, bias in zip(weights, biases, strict=True):
+                parts.append(torch.addmm(bias, chunk, weight.T).logsumexp(1))
+            normalizers.append(torch.stack(parts).logsumexp(0))
+        return (hidden * self.weight[targets]).sum(-1) + self.bias[targets] - torch.cat(normalizers)
 
     def _sampled_loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives, dtype: torch.dtype) -> Tensor:
-        """Every logit less the logarithm of how often its word is sampled (Jean et al., 2015)."""
+        """Estimate the loss: every logit less the logarithm of how often its word is sampled (Jean et al., 2015)."""
         ids, tries, predicted = negatives
         count = len(ids)
         predicted = (targets if predicted is None else predicted).unique()
         extra = predicted[~torch.isin(predicted, ids)]
         rows = torch.cat([ids, extra])
-        weight, bias = (
-            _Rows.apply(parameter, rows) if self.sparse else parameter[rows] for parameter in (self.weight, self.bias)
-        )
+        if self.sparse:
+            weight, bias = _Rows.apply(self.weight, rows), _Rows.apply(self.bias, rows)
+        else:
+            weight, bias = self.weight[rows], self.bias[rows]
         bias = bias - _log_expected_count(rows, len(self.weight), tries)
         place = torch.searchsorted(ids, targets).clamp(max=count - 1)
         is_hit = ids[place] == targets
@@ -236,6 +222,3 @@ class ElmoSoftmax(nn.Module):
         true = (hidden * weight[place]).sum(-1) + bias[place]
         hits = is_hit.nonzero().squeeze(1)
         return _ChunkedLoss.apply(hidden, true, weight[:count], bias[:count], hits, place[hits], dtype)
-
-
-__all__ = ["ElmoSoftmax", "Negatives", "draw_negatives"]

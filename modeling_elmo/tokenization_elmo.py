@@ -7,7 +7,7 @@ The characters of a word are its UTF-8 bytes, or the Unicode characters in a dic
 marker, padded to C. No character has the id 0: a row of zeros is a padded word.
 """
 
-import itertools
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -18,8 +18,7 @@ from transformers.tokenization_python import PreTrainedTokenizer
 from transformers.tokenization_utils_base import BatchEncoding, TruncationStrategy
 from transformers.utils import PaddingStrategy, TensorType, to_py_obj
 
-from .encoding_elmo import WordEncoding, set_padding, wrap
-from .splitting_elmo import split_text
+from .splitting_elmo import Span, find_spans, split_text
 
 
 class Markers(NamedTuple):
@@ -43,6 +42,117 @@ FIRST_CHARACTER = 7
 _UNKNOWN_ID = 3
 
 
+class Origin(NamedTuple):
+    """Where a token comes from. Markers and padding have no word and no sequence."""
+
+    word: int | None = None
+    sequence: int | None = None
+    chars: Span = (0, 0)
+
+
+class WordEncoding:
+    """One row of a `BatchEncoding`, which calls these methods for its `word_ids()`, `char_to_token()` and so on.
+
+    Each token is one word. Origins are computed on first use, because most callers never ask for them.
+    """
+
+    def __init__(
+        self,
+        sources: list[Any],  # the text, list of words or list of ids of each sequence
+        segments: list[list[str]],  # the words of each sequence
+        kept: list[slice],  # those left by truncation
+        special: Sequence[str],  # the words that begin, end and pad a row
+        wraps: bool,
+    ) -> None:
+        self.sources, self.segments, self.kept, self.wraps = sources, segments, kept, wraps
+        self.n_sequences = len(segments)
+        self.padding = (0, 0)  # tokens on the left and on the right of `row` and `types`
+        begin, end, self.pad_token = special
+        self.row: list[str] = []
+        self.types: list[int] = []
+        for sequence, words in enumerate(segments):
+            words = words[kept[sequence]]
+            if wraps:
+                words = [begin, *words, end]
+            self.row += words
+            self.types += [sequence] * len(words)
+
+    def pad(self, row: list, value: Any) -> list:
+        left, right = self.padding
+        return [value] * left + row + [value] * right
+
+    @functools.cached_property
+    def origins(self) -> list[Origin]:
+        markers = [Origin()] * self.wraps
+        origins: list[Origin] = []
+        for sequence, (source, words) in enumerate(zip(self.sources, self.segments, strict=True)):
+            spans = find_spans(source, words) if isinstance(source, str) else [(0, len(word)) for word in words]
+            column = [Origin(word, sequence, span) for word, span in enumerate(spans)]
+            origins += markers + column[self.kept[sequence]] + markers
+        return self.pad(origins, Origin())
+
+    @property
+    def tokens(self) -> list[str]:
+        return self.pad(self.row, self.pad_token)
+
+    @property
+    def special_tokens_mask(self) -> list[int]:
+        return [int(origin.word is None) for origin in self.origins]
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        return [origin.word for origin in self.origins]
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        return [origin.sequence for origin in self.origins]
+
+    @property
+    def offsets(self) -> list[Span]:
+        return [origin.chars for origin in self.origins]
+
+    def overflow(self, stride: int) -> list[str]:
+        """Return the words that were cut, with the `stride` words next to them."""
+        cut: list[str] = []
+        for words, span in zip(self.segments, self.kept, strict=True):
+            if span.start > 0:
+                cut += words[: span.start + stride]
+            elif span.stop < len(words):
+                cut += words[max(span.stop - stride, 0) :]
+        return cut
+
+    def token_to_sequence(self, token: int) -> int | None:
+        return self.origins[token].sequence
+
+    def token_to_word(self, token: int) -> int | None:
+        return self.origins[token].word
+
+    def token_to_chars(self, token: int) -> Span | None:
+        origin = self.origins[token]
+        return None if origin.word is None else origin.chars
+
+    def word_to_tokens(self, word: int, sequence: int = 0) -> Span | None:
+        for token, origin in enumerate(self.origins):
+            if origin[:2] == (word, sequence):
+                return token, token + 1
+        return None
+
+    def word_to_chars(self, word: int, sequence: int = 0) -> Span | None:
+        tokens = self.word_to_tokens(word, sequence)
+        return tokens and self.origins[tokens[0]].chars
+
+    def char_to_token(self, character: int, sequence: int = 0) -> int | None:
+        for token, origin in enumerate(self.origins):
+            start, end = origin.chars
+            if origin.sequence == sequence and start <= character < end:
+                return token
+        return None
+
+    def char_to_word(self, character: int, sequence: int = 0) -> int | None:
+        token = self.char_to_token(character, sequence)
+        return None if token is None else self.origins[token].word
+
+
 class ElmoTokenizer(PreTrainedTokenizer):
     """Tokenizer that spells words in characters, for ELMo.
 
@@ -64,6 +174,11 @@ class ElmoTokenizer(PreTrainedTokenizer):
 
     vocab_files_names = {"vocab_file": "vocab.txt"}
     model_input_names = ["input_ids", "char_ids", "attention_mask"]
+    # Callers check this before they ask which words and characters tokens come from.
+    is_fast = True
+    # The token-classification pipeline looks here whether every token is a whole word; otherwise it would take a full
+    # stop for a part of the word before it.
+    _tokenizer = SimpleNamespace(model=SimpleNamespace(continuing_subword_prefix="##"))
 
     def __init__(
         self,
@@ -78,24 +193,19 @@ class ElmoTokenizer(PreTrainedTokenizer):
         unk_token: str = "<UNK>",
         **kwargs: Any,
     ) -> None:
-        if vocab_file is not None and vocab is not None:
-            raise ValueError("give `vocab_file` or `vocab`, not both")
-        if isinstance(vocab, str):
-            raise TypeError(
-                f"`vocab` must be an iterable of words, got the str {vocab!r}; pass a file as `vocab_file`"
-            )
-        if max_characters_per_token < 3:
-            raise ValueError(f"`max_characters_per_token` must be at least 3, got {max_characters_per_token}")
+        if isinstance(vocab, str) or (vocab is not None and vocab_file is not None):
+            raise ValueError("give either words as `vocab` or a path as `vocab_file`")
         self.max_characters_per_token = max_characters_per_token
         self.characters = characters
         self.lowercase_fallback = lowercase_fallback
-        self._character_ids: dict[str, int] = {}
+        self.markers = BYTE_MARKERS
         if characters is not None:
+            self.markers = DICTIONARY_MARKERS
             self._character_ids = _number(characters, "`characters`", first=FIRST_CHARACTER)
             kwargs["characters"] = characters  # saved only where there is a dictionary
         named = {"pad_token": pad_token, "bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token}
         for name, token in named.items():
-            if not str(token or ""):
+            if not token:
                 raise ValueError(f"`{name}` must be a word, got {token!r}")
         # A saved tokenizer says which words its first ids are: a special word replaced since then has a later id.
         saved = kwargs.get("added_tokens_decoder", {})
@@ -103,17 +213,15 @@ class ElmoTokenizer(PreTrainedTokenizer):
         source = "the vocabulary"
         if vocab_file is not None:
             source = f"the vocabulary {os.fspath(vocab_file)}"
-            vocab = _read_vocabulary(vocab_file)
+            with open(vocab_file, encoding="utf-8-sig", errors="surrogatepass", newline="\n") as file:
+                vocab = [line.rstrip("\r\n") for line in file]
         self._words = special + [word for word in vocab or () if word not in special]
         self._vocab = _number(self._words, source)
         for word in self._words:
             if not _fits_a_line(word):
                 raise ValueError(f"{source} holds {word!r}; a word must fit on one line of the file")
         super().__init__(
-            max_characters_per_token=max_characters_per_token,
-            lowercase_fallback=lowercase_fallback,
-            **named,
-            **kwargs,
+            max_characters_per_token=max_characters_per_token, lowercase_fallback=lowercase_fallback, **named, **kwargs
         )
 
     @classmethod
@@ -125,27 +233,12 @@ class ElmoTokenizer(PreTrainedTokenizer):
         Words seen fewer than `min_count` times are left out, and so is what exceeds `max_size` words, special ones
         included. Words of equal count are in alphabetical order, so that the same counts give the same ids.
         """
-        if max_size is not None and max_size < 4:
-            raise ValueError(f"`max_size` must leave room for the 4 special words, got {max_size}")
         words = [word for word in counts if counts[word] >= min_count and _fits_a_line(word)]
         words.sort(key=lambda word: (-counts[word], word))
         tokenizer = cls(vocab=words, **kwargs)
-        if max_size is not None and tokenizer.vocab_size > max_size:
+        if max_size is not None:
             tokenizer = cls(vocab=tokenizer._words[:max_size], **kwargs)
         return tokenizer
-
-    @property
-    def is_fast(self) -> bool:
-        """Return True, because encodings map tokens to words and characters, which is what callers check this for."""
-        return True
-
-    @property
-    def _tokenizer(self) -> SimpleNamespace:
-        """Tell the token-classification pipeline, which looks here, that every token is a whole word.
-
-        Otherwise it would take a full stop for a part of the word before it.
-        """
-        return SimpleNamespace(model=SimpleNamespace(continuing_subword_prefix="##"))
 
     # Word vocabulary
 
@@ -156,17 +249,16 @@ class ElmoTokenizer(PreTrainedTokenizer):
     def get_vocab(self) -> dict[str, int]:
         return {**self._vocab, **self._added_tokens_encoder}
 
-    def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> int | list[int]:
-        return self._ids_of([tokens])[0] if isinstance(tokens, str) else self._ids_of(tokens)
-
-    def _ids_of(self, words: Iterable[str]) -> list[int]:
+    def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
+        if isinstance(tokens, str):
+            return self.convert_tokens_to_ids([tokens])[0]
         vocab, added = self._vocab, self._added_tokens_encoder
         unknown = added.get(self.unk_token, _UNKNOWN_ID)
         if self.characters is not None:  # the original cuts a long word before it looks it up
-            words = [word[: self.max_characters_per_token - 2] for word in words]
+            tokens = [word[: self.max_characters_per_token - 2] for word in tokens]
         if self.lowercase_fallback:
-            return [added.get(word, vocab.get(word, vocab.get(word.lower(), unknown))) for word in words]
-        return [added.get(word, vocab.get(word, unknown)) for word in words]
+            return [added.get(word, vocab.get(word, vocab.get(word.lower(), unknown))) for word in tokens]
+        return [added.get(word, vocab.get(word, unknown)) for word in tokens]
 
     def _convert_id_to_token(self, index: int) -> str:
         return self._words[index] if 0 <= index < len(self._words) else str(self.unk_token)
@@ -181,57 +273,42 @@ class ElmoTokenizer(PreTrainedTokenizer):
 
     # Characters
 
-    @property
-    def markers(self) -> Markers:
-        return BYTE_MARKERS if self.characters is None else DICTIONARY_MARKERS
-
     def words_to_char_ids(self, words: Sequence[str]) -> np.ndarray:
         """Spell words as rows of character ids: (len(words), C), int64."""
         markers = self.markers
-        rows = np.full((len(words), self.max_characters_per_token), markers.padding, dtype=np.int64)
-        rows[:, 0] = markers.word_begin
+        room = self.max_characters_per_token - 2
+        spelled: list[Any]
         if self.characters is None:
-            self._write_bytes(rows, words)
+            # Lone surrogates have no UTF-8 and are dropped, as in the original.
+            spelled = [word.encode("utf-8", "ignore")[:room] for word in words]
+            letters = np.frombuffer(b"".join(spelled), dtype=np.uint8).astype(np.int64) + 1
         else:
-            self._write_characters(rows, words)
+            spelled = [word[:room] for word in words]
+            ids = [self._character_ids.get(character, UNKNOWN_CHARACTER) for character in "".join(spelled)]
+            letters = np.array(ids, dtype=np.int64)
+        lengths = np.fromiter(map(len, spelled), dtype=np.int64)
+        rows = np.full((len(words), room + 2), markers.padding, dtype=np.int64)
+        rows[:, 0] = markers.word_begin
+        rows[:, 1:-1][np.arange(room) < lengths[:, None]] = letters
+        rows[np.arange(len(words)), lengths + 1] = markers.word_end
         sentence_markers = {self.bos_token: markers.sentence_begin, self.eos_token: markers.sentence_end}
-        for index, word in enumerate(words):
-            if word in sentence_markers:
-                rows[index, 1:] = markers.padding
-                rows[index, 1:3] = sentence_markers[word], markers.word_end
-        return rows
-
-    def _write_bytes(self, rows: np.ndarray, words: Sequence[str]) -> None:
-        room = self.max_characters_per_token - 2
-        # Lone surrogates have no UTF-8 and are dropped, as in the original.
-        spelled = [word.encode("utf-8", "ignore")[:room] for word in words]
-        lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
-        letters = np.array(spelled, dtype=f"S{room}").view(np.uint8).reshape(len(spelled), room)
-        np.add(letters, 1, out=rows[:, 1:-1], where=np.arange(room) < lengths[:, None], dtype=np.int64)
-        rows[np.arange(len(spelled)), lengths + 1] = BYTE_MARKERS.word_end
-
-    def _write_characters(self, rows: np.ndarray, words: Sequence[str]) -> None:
-        room = self.max_characters_per_token - 2
         for row, word in zip(rows, words, strict=True):
-            spelled = [self._character_ids.get(character, UNKNOWN_CHARACTER) for character in word[:room]]
-            row[1 : len(spelled) + 2] = [*spelled, DICTIONARY_MARKERS.word_end]
+            if word in sentence_markers:
+                row[1:] = markers.padding
+                row[1:3] = sentence_markers[word], markers.word_end
+        return rows
 
     def is_cut(self, word: str) -> bool:
         """Return whether a word is too long to be spelled whole."""
-        room = self.max_characters_per_token - 2
-        if self.characters is not None:
-            return len(word) > room
-        # A character is at most four bytes, so few words need a closer look.
-        return 4 * len(word) > room and len(word.encode("utf-8", "ignore")) > room
+        spelled = word.encode("utf-8", "ignore") if self.characters is None else word
+        return len(spelled) > self.max_characters_per_token - 2
 
     def char_ids_to_word(self, row: Sequence[int]) -> str:
         """Return the word that a row of characters spells, as far as the row is wide and the dictionary has them."""
-        if not any(row):
-            return str(self.pad_token)
-        if self.markers.sentence_begin in row:
-            return str(self.bos_token)
-        if self.markers.sentence_end in row:
-            return str(self.eos_token)
+        markers = self.markers
+        special = {0: self.pad_token, markers.sentence_begin: self.bos_token, markers.sentence_end: self.eos_token}
+        if row[1] in special:
+            return str(special[row[1]])
         if self.characters is None:
             return bytes(c - 1 for c in row if 1 <= c <= 256).decode("utf-8", "ignore")
         alphabet = "\ufffd" + self.characters
@@ -242,53 +319,50 @@ class ElmoTokenizer(PreTrainedTokenizer):
     def tokenize(self, text: str, **kwargs: Any) -> list[str]:
         """Return the words of a text, without sentence markers."""
         # The base class searches the text for added words character by character.
-        if not any(token in text for token in self._added_tokens_encoder):
-            return split_text(text)
-        return super().tokenize(text, **kwargs)
+        if any(token in text for token in self._added_tokens_encoder):
+            return super().tokenize(text, **kwargs)
+        return split_text(text)
 
     def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
         return split_text(text)
 
     def _words_of(self, source: Any, is_split_into_words: bool, split_special_tokens: bool) -> list[str]:
         """Return the words of a text, of a list of words or of a list of word ids."""
-        if isinstance(source, str):
-            if is_split_into_words:
-                raise ValueError(f"`is_split_into_words=True` takes lists of words, got the str {source[:40]!r}")
+        if isinstance(source, str) and not is_split_into_words:
             return self.tokenize(source, split_special_tokens=split_special_tokens)
-        if not isinstance(source, (list, tuple)):
-            raise TypeError(f"a sentence must be a str or a list of words, got a {type(source).__name__}")
-        kinds = set(map(type, source))
-        if all(issubclass(kind, str) for kind in kinds):
-            return list(source)
-        if all(issubclass(kind, (int, np.integer)) for kind in kinds):
-            return self.convert_ids_to_tokens(source)
-        wrong = [isinstance(word, str) for word in source].index(False)
-        word = source[wrong]
-        raise TypeError(f"word {wrong} of a sentence is {word!r}, a {type(word).__name__}; expected a str")
+        words = _as_list(source)
+        if not isinstance(words, (list, tuple)):
+            kind = "list of words" if is_split_into_words else "str"
+            raise TypeError(f"a sentence must be a {kind}, got {source!r}")
+        if words and isinstance(words[0], (int, np.integer)):
+            return self.convert_ids_to_tokens(words)
+        for word in words:
+            if not isinstance(word, str):
+                raise TypeError(f"a word must be a str, got {word!r}")
+        return list(words)
 
     # Encoding
 
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        return wrap(_present(token_ids_0, token_ids_1), [self.bos_token_id], [self.eos_token_id])
+        row = [self.bos_token_id, *token_ids_0, self.eos_token_id]
+        return row if token_ids_1 is None else row + self.build_inputs_with_special_tokens(token_ids_1)
 
     def get_special_tokens_mask(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False
     ) -> list[int]:
-        if not already_has_special_tokens:
-            return wrap([[0] * len(ids) for ids in _present(token_ids_0, token_ids_1)], [1], [1])
-        mask = super().get_special_tokens_mask(token_ids_0, token_ids_1, already_has_special_tokens=True)
-        # A word outside the vocabulary is still a word.
-        unknown = self.unk_token_id
-        return [int(flag and index != unknown) for flag, index in zip(mask, token_ids_0, strict=True)]
+        if already_has_special_tokens:
+            special = set(self.all_special_ids) - {self.unk_token_id}  # an unknown word is still a word
+            return [int(index in special) for index in token_ids_0]
+        mask = [1, *[0] * len(token_ids_0), 1]
+        return mask if token_ids_1 is None else mask + self.get_special_tokens_mask(token_ids_1)
 
     def prepare_for_model(self, ids: list[int], pair_ids: list[int] | None = None, **kwargs: Any) -> BatchEncoding:
         """Wrap, truncate and pad one sequence or pair of word ids, spelling each word from the vocabulary."""
         prepend_batch_axis = kwargs.pop("prepend_batch_axis", False)
         return_tensors = kwargs.pop("return_tensors", None)
-        pair_words = None if pair_ids is None else self.convert_ids_to_tokens(pair_ids)
-        encoding = self(self.convert_ids_to_tokens(ids), pair_words, is_split_into_words=True, **kwargs)
+        encoding = self(ids, pair_ids, is_split_into_words=True, **kwargs)
         return BatchEncoding(encoding.data, tensor_type=return_tensors, prepend_batch_axis=prepend_batch_axis)
 
     def _encode_plus(
@@ -312,68 +386,68 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return_length: bool = False,
         verbose: bool = True,
         split_special_tokens: bool | None = None,
-        **kwargs: Any,
     ) -> BatchEncoding:
-        if kwargs:
-            raise TypeError(f"ElmoTokenizer does not know the argument `{next(iter(kwargs))}`")
         if split_special_tokens is None:
             split_special_tokens = self.split_special_tokens
         is_batched, examples = _as_examples(text, text_pair, is_split_into_words)
         has_pairs = any(len(sources) == 2 for sources in examples)
         if has_pairs and return_overflowing_tokens and truncation_strategy == TruncationStrategy.LONGEST_FIRST:
-            raise ValueError(
-                "`return_overflowing_tokens=True` with pairs needs truncation='only_first' or 'only_second': "
-                "'longest_first' cuts words of both sequences"
-            )
-        special = (str(self.bos_token), str(self.eos_token), str(self.pad_token))
-        limit = None if truncation_strategy == TruncationStrategy.DO_NOT_TRUNCATE else max_length
+            raise ValueError("`return_overflowing_tokens` with pairs needs truncation='only_first' or 'only_second'")
+        special = [str(self.bos_token), str(self.eos_token), str(self.pad_token)]
         encodings = []
         for sources in examples:
             segments = [self._words_of(source, is_split_into_words, split_special_tokens) for source in sources]
-            room = None if limit is None else limit - 2 * add_special_tokens * len(segments)
-            kept = self._kept_words([len(words) for words in segments], room, truncation_strategy)
+            kept = [slice(0, len(words)) for words in segments]
+            if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE and max_length is not None:
+                room = max_length - 2 * add_special_tokens * len(segments)
+                kept = self._truncate([len(words) for words in segments], room, truncation_strategy)
             encodings.append(WordEncoding(sources, segments, kept, special, add_special_tokens))
-        if encodings:
-            longest = max(encodings, key=len)
-            self._eventual_warn_about_too_long_sequence(longest, max_length, verbose)
-        side = padding_side or self.padding_side
-        set_padding(encodings, padding_strategy, max_length, pad_to_multiple_of, side)
+        longest = max((encoding.row for encoding in encodings), key=len, default=[])
+        self._eventual_warn_about_too_long_sequence(longest, max_length, verbose)
+
+        widths = {PaddingStrategy.LONGEST: len(longest), PaddingStrategy.MAX_LENGTH: max_length or 0}
+        width = widths.get(padding_strategy, 0)
+        if pad_to_multiple_of is not None:
+            width = -(-width // pad_to_multiple_of) * pad_to_multiple_of
+        for encoding in encodings:
+            missing = max(width - len(encoding.row), 0)
+            encoding.padding = (0, missing) if (padding_side or self.padding_side) == "right" else (missing, 0)
 
         data = self._look_up(encodings, as_lists=return_tensors is None)
         if return_attention_mask is False:
             del data["attention_mask"]
         if return_token_type_ids or (return_token_type_ids is None and has_pairs):
-            data["token_type_ids"] = [encoding.token_types for encoding in encodings]
+            data["token_type_ids"] = [encoding.pad(encoding.types, 0) for encoding in encodings]
         if return_special_tokens_mask:
             data["special_tokens_mask"] = [encoding.special_tokens_mask for encoding in encodings]
         if return_offsets_mapping:
             data["offset_mapping"] = [encoding.offsets for encoding in encodings]
         if return_length:
-            data["length"] = [len(encoding) for encoding in encodings]
+            data["length"] = [len(encoding.row) for encoding in encodings]
         if return_overflowing_tokens and return_tensors is None:
-            data["overflowing_tokens"] = [self._ids_of(encoding.overflow(stride)) for encoding in encodings]
-            data["num_truncated_tokens"] = [encoding.num_truncated for encoding in encodings]
+            data["overflowing_tokens"] = [
+                self.convert_tokens_to_ids(encoding.overflow(stride)) for encoding in encodings
+            ]
+            data["num_truncated_tokens"] = [len(encoding.overflow(0)) for encoding in encodings]
         if not is_batched and return_tensors is None:
             data = {key: value[0] for key, value in data.items()}
         return BatchEncoding(data, encodings, tensor_type=return_tensors)
 
-    def _kept_words(self, lengths: list[int], room: int | None, strategy: TruncationStrategy) -> list[slice]:
+    def _truncate(self, lengths: list[int], room: int, strategy: TruncationStrategy) -> list[slice]:
         """Choose which words to keep of segments of these lengths so that at most `room` are left in all."""
-        excess = 0 if room is None else max(sum(lengths) - room, 0)
-        cuts = [excess, 0]
-        if strategy == TruncationStrategy.ONLY_SECOND:
-            cuts = [0, excess]
-        elif strategy == TruncationStrategy.LONGEST_FIRST and len(lengths) == 2:
+        room = max(room, 0)
+        first, second = [*lengths, 0][:2]
+        if strategy == TruncationStrategy.LONGEST_FIRST:
             # Cut the longer one to the length of the other, then both alike; an odd word is cut from the second.
-            surplus = min(abs(lengths[0] - lengths[1]), excess)
-            first = (excess - surplus) // 2
-            if lengths[0] > lengths[1]:
-                first += surplus
-            cuts = [first, excess - first]
+            second = min(second, max(room - first, room // 2))
+        if strategy == TruncationStrategy.ONLY_SECOND:
+            second = min(second, max(room - first, 0))
+        else:
+            first = min(first, max(room - second, 0))
         kept = []
-        for length, cut in zip(lengths, cuts, strict=False):
-            cut = min(cut, length)
-            kept.append(slice(0, length - cut) if self.truncation_side == "right" else slice(cut, length))
+        for length, size in zip(lengths, (first, second), strict=False):
+            start = 0 if self.truncation_side == "right" else length - size
+            kept.append(slice(start, start + size))
         return kept
 
     def _look_up(self, encodings: list[WordEncoding], as_lists: bool) -> dict[str, Any]:
@@ -382,27 +456,22 @@ class ElmoTokenizer(PreTrainedTokenizer):
         Rows become indices into the distinct words of the call. So every word is spelled and looked up once, and each
         input of the whole batch is one gather.
         """
-        rows = [encoding.row(encoding.segments, *encoding.special[:2], None) for encoding in encodings]
-        distinct = dict.fromkeys(itertools.chain([None], *rows))  # None, the first, is padding
-        words = list(distinct)[1:]
-        positions = {word: position for position, word in enumerate(distinct)}
-        table: Any = [[positions[word] for word in row] for row in rows]
-        if not as_lists:
-            width = max(map(len, rows), default=0)
-            if any(len(row) != width for row in rows):
-                raise ValueError(
-                    "Unable to create tensor: the sequences differ in length. Activate padding with `padding=True` "
-                    "and, where needed, truncation with `truncation=True`."
-                )
-            table = np.array(table, dtype=np.int64).reshape(len(rows), width)
-        zeros = np.zeros((1, self.max_characters_per_token), dtype=np.int64)
+        rows = [encoding.pad(encoding.row, None) for encoding in encodings]
+        positions: dict[str | None, int] = {None: 0}  # None is padding
+        table: Any = [[positions.setdefault(word, len(positions)) for word in row] for row in rows]
+        words: Any = list(positions)[1:]
+        padding = np.zeros(self.max_characters_per_token, dtype=np.int64)
         columns = {
-            "input_ids": np.array([self.pad_token_id, *self._ids_of(words)], dtype=np.int64),
-            "char_ids": np.concatenate([zeros, self.words_to_char_ids(words)]),
+            "input_ids": np.array([self.pad_token_id, *self.convert_tokens_to_ids(words)], dtype=np.int64),
+            "char_ids": np.vstack([padding, self.words_to_char_ids(words)]),
             "attention_mask": np.array([0] + [1] * len(words), dtype=np.int64),
         }
         if as_lists:
             return {name: [column[row].tolist() for row in table] for name, column in columns.items()}
+        width = max(map(len, rows), default=0)
+        if any(len(row) != width for row in rows):
+            raise ValueError("the sequences differ in length: pass `padding=True`, and `truncation=True` if needed")
+        table = np.array(table, dtype=np.int64).reshape(len(rows), width)
         return {name: column[table] for name, column in columns.items()}
 
     def pad(self, encoded_inputs: Any, *args: Any, **kwargs: Any) -> BatchEncoding:
@@ -414,19 +483,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
                 batch[key] = to_py_obj(batch[key])
         return batch
 
-    def _pad(
-        self,
-        encoded_inputs: Any,
-        max_length: int | None = None,
-        padding_strategy: PaddingStrategy = PaddingStrategy.DO_NOT_PAD,
-        pad_to_multiple_of: int | None = None,
-        padding_side: str | None = None,
-        return_attention_mask: bool | None = None,
-    ) -> dict:
+    def _pad(self, encoded_inputs: Any, *args: Any, padding_side: str | None = None, **kwargs: Any) -> dict:
         side = padding_side or self.padding_side
-        padded = super()._pad(
-            encoded_inputs, max_length, padding_strategy, pad_to_multiple_of, side, return_attention_mask
-        )
+        padded = super()._pad(encoded_inputs, *args, padding_side=side, **kwargs)
         for key, width in (("char_ids", self.max_characters_per_token), ("offset_mapping", 2)):
             if key in padded:
                 # An array, because a batch of arrays becomes a tensor many times faster than nested lists.
@@ -465,42 +524,31 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return self.clean_up_tokenization(text) if clean_up else text
 
 
-def _present(first: Any, second: Any) -> list:
-    return [first] if second is None else [first, second]
-
-
 def _as_examples(text: Any, text_pair: Any, is_split_into_words: bool) -> tuple[bool, list[list]]:
     """Return whether the input is a batch, and its examples: each a list of one or two sequences."""
     text, text_pair = _as_list(text), _as_list(text_pair)
-    is_sequence = not isinstance(text, (list, tuple)) or _are_ids(text)
-    if is_sequence or (is_split_into_words and (not text or isinstance(text[0], str))):
-        return False, [_present(text, text_pair)]
-    if text_pair is None:
-        return True, [_as_example(_as_list(item), is_split_into_words) for item in text]
-    if not isinstance(text_pair, (list, tuple)) or len(text_pair) != len(text):
-        raise ValueError("`text_pair` must be a batch as long as `text`")
-    return True, [_present(_as_list(first), _as_list(second)) for first, second in zip(text, text_pair, strict=True)]
+    if _is_sequence(text, is_split_into_words):
+        return False, [[text] if text_pair is None else [text, text_pair]]
+    if text_pair is not None:
+        if not isinstance(text_pair, (list, tuple)) or len(text_pair) != len(text):
+            raise ValueError("`text_pair` must be a batch as long as `text`")
+        return True, [list(pair) for pair in zip(text, text_pair, strict=True)]
+    examples = []
+    for item in text:
+        is_pair = not _is_sequence(item, is_split_into_words)
+        if is_pair and len(item) != 2:
+            raise ValueError(f"expected a text or a pair, got {item!r}; words need `is_split_into_words=True`")
+        examples.append(list(item) if is_pair else [item])
+    return True, examples
 
 
-def _as_example(item: Any, is_split_into_words: bool) -> list:
-    """Return the sequences of an element of a batch. A pair is a 2-tuple; of texts, also a 2-list."""
+def _is_sequence(item: Any, is_split_into_words: bool) -> bool:
+    """Return whether an item is one text, list of words or list of ids, rather than several of them."""
     if not isinstance(item, (list, tuple)):
-        return [item]
-    if is_split_into_words:
-        is_pair = isinstance(item, tuple) and len(item) == 2 and not any(isinstance(part, str) for part in item)
-        return _present(_as_list(item[0]), _as_list(item[1])) if is_pair else [item]
-    if _are_ids(item):
-        return [item]
-    if len(item) != 2:
-        raise ValueError(
-            f"an element of the batch holds {len(item)} sequences; expected a text or a pair. For sentences that are "
-            "already split into words, pass `is_split_into_words=True`."
-        )
-    return _present(_as_list(item[0]), _as_list(item[1]))
-
-
-def _are_ids(sequence: Sequence) -> bool:
-    return len(sequence) > 0 and isinstance(sequence[0], (int, np.integer))
+        return True
+    if not item:
+        return is_split_into_words
+    return isinstance(item[0], (int, np.integer)) or (is_split_into_words and isinstance(item[0], str))
 
 
 def _as_list(value: Any) -> Any:
@@ -521,17 +569,6 @@ def _number(items: Iterable[str], source: str, first: int = 0) -> dict[str, int]
 
 def _fits_a_line(word: str) -> bool:
     return bool(word) and "\n" not in word and "\r" not in word
-
-
-def _read_vocabulary(path: str | os.PathLike) -> list[str]:
-    try:
-        with open(path, encoding="utf-8-sig", errors="surrogatepass", newline="\n") as file:
-            words = [line.rstrip("\r\n") for line in file]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the vocabulary {os.fspath(path)} is not UTF-8: {error}") from error
-    if "" in words:
-        raise ValueError(f"line {words.index('') + 1} of the vocabulary {os.fspath(path)} is empty")
-    return words
 
 
 ElmoTokenizer.register_for_auto_class()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib import pyplot
+from pandas import DataFrame
 from typer.testing import CliRunner
 
 from modeling_elmo import MINI
@@ -19,7 +20,7 @@ needs_mini = pytest.mark.skipif(
 
 
 def test_every_sentence_of_the_sample_has_its_word_once_and_is_there_once() -> None:
-    uses = demo.read_uses()
+    uses = list(demo.read_uses().itertuples())
     for use in uses:
         assert [word.lower() for word in use.words].count(use.word) == 1
     assert len({tuple(use.words) for use in uses}) == len(uses)
@@ -36,21 +37,24 @@ def test_the_tagger_is_tested_on_sentences_and_tags_that_fit_its_training() -> N
 
 
 def test_the_nearest_other_use_of_the_same_word_decides_the_sense() -> None:
-    uses = [demo.Use(word, sense, [word], 0) for word, sense in ("aq", "aq", "ar", "ar", "bq")]
-    vectors = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [1, 0]])
-    assert demo.same_sense(uses[:4], vectors[:4]) == 4
-    assert demo.same_sense(uses[:4], vectors[[0, 2, 1, 3]]) == 0
-    assert demo.chance(uses[:4]) == pytest.approx(4 / 3)  # one other of three, four times
+    uses = DataFrame({"word": list("aabaabb"), "sense": list("qqxrrxy")})
+    vectors = np.array([[1, 0], [1, 0.1], [1, 0], [0, 1], [0.1, 1], [0.1, 1], [0.9, 0.1]])
+    assert demo.same_sense(uses, vectors) == 4 + 0
+    assert demo.same_sense(uses, vectors[[0, 3, 2, 1, 4, 6, 5]]) == 0 + 2
+    # Of the first word one other of three, four times; of the second one of two, twice.
+    assert demo.chance(uses) == pytest.approx(4 / 3 + 2 / 2)
 
 
 def test_labels_in_the_picture_hide_no_point_and_no_other_label(tmp_path: Path) -> None:
     points = np.array([[0.1, 0.5], [0.12, 0.57], [0.14, 0.5], [0.8, 0.52], [0.8, 0.45]])
     labels = ["a use", "another use", "a third", "a fourth", "a fifth"]
-    taken: list[tuple[np.ndarray, np.ndarray]] = []
-    for own in ([0, 1, 2], [3, 4]):
-        assert figures._free_place(points, own, labels, taken)[0] in own
-    for place, half in taken:
-        assert not (np.abs(points - place) < half).all(1).any()
+    number, box = figures._free_place(points, [0, 1, 2], labels, [])
+    other_number, other_box = figures._free_place(points, [3, 4], labels, [box])
+    assert number in (0, 1, 2)
+    assert other_number in (3, 4)
+    assert not box.count_contains(points)
+    assert not other_box.count_contains(points)
+    assert not box.overlaps(other_box)
     figures.draw_senses({"use": (np.random.rand(5, 8), list("aaabb"), labels)}, tmp_path / "senses.png")
     assert pyplot.imread(tmp_path / "senses.png").std() > 0
 

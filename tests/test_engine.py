@@ -5,6 +5,8 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,9 +14,8 @@ from accelerate import cpu_offload, disk_offload
 from peft import LoraConfig, get_peft_model
 from torch.nn.utils import parametrize, prune
 
-from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer, engine_elmo
-from modeling_elmo.engine_elmo import PackedLstm
-from modeling_elmo.layers_elmo import ElmoLstmLayer, is_plain
+from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer, bilm_elmo, layers_elmo
+from modeling_elmo.layers_elmo import ElmoLstmLayer, PackedLstm, is_plain
 from modeling_elmo.recurrence_elmo import plain_recurrence
 
 SIZES = {
@@ -93,14 +94,14 @@ def plain(layer, inputs, hidden, cell, sizes):
 @pytest.mark.parametrize("words_at_once", [2, 1024])
 @torch.no_grad()
 def test_the_packed_form_equals_the_plain_one(clips, sizes, with_index, words_at_once, monkeypatch):
-    monkeypatch.setattr(engine_elmo, "WORDS_AT_ONCE", words_at_once)
+    monkeypatch.setattr(layers_elmo, "WORDS_AT_ONCE", words_at_once)
     layer = make_layer(clips)
     sentences = max(sizes[0] if sizes else 1, 1)
     distinct, index = torch.randn(4, 3), torch.randint(0, 4, (sum(sizes),))
     hidden, cell = torch.randn(sentences, 3), torch.randn(sentences, 6).clamp(-0.3, 0.3)
     before = hidden.clone(), cell.clone()
-    inputs = (distinct, index) if with_index else (distinct[index], None)
-    packed = PackedLstm(layer).read(*inputs, hidden, cell, sizes)
+    inputs, index_or_none = (distinct, index) if with_index else (distinct[index], None)
+    packed = PackedLstm(layer)(inputs, hidden, cell, sizes, index_or_none)
     torch.testing.assert_close(packed, plain(layer, distinct[index], *before, sizes), atol=TOLERANCE, rtol=0)
     assert torch.equal(hidden, before[0])
     assert torch.equal(cell, before[1])
@@ -112,13 +113,13 @@ def test_the_packed_form_equals_the_plain_one(clips, sizes, with_index, words_at
 @torch.no_grad()
 def test_the_compiled_form_equals_the_plain_one(clips, words, words_at_once, monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(engine_elmo, "WORDS_AT_ONCE", words_at_once)
+    monkeypatch.setattr(layers_elmo, "WORDS_AT_ONCE", words_at_once)
     layer = make_layer(clips, 64, 128, scale=0.1)
     packed = PackedLstm(layer)
-    assert packed.tiles is not None
+    assert packed.tiles
     inputs, hidden, cell = torch.randn(words, 64), torch.randn(1, 64), torch.randn(1, 128).clamp(-0.3, 0.3)
     before = hidden.clone(), cell.clone()
-    compiled = packed.read(inputs, None, hidden, cell, [1] * words)
+    compiled = packed(inputs, hidden, cell, [1] * words)
     torch.testing.assert_close(compiled, plain(layer, inputs, *before, [1] * words), atol=TOLERANCE, rtol=0)
     assert torch.equal(hidden, before[0])
     assert torch.equal(cell, before[1])
@@ -130,10 +131,10 @@ def test_the_compiled_form_survives_extreme_gates_and_lets_nan_through():
     layer = make_layer((3.0, 3.0), 64, 128, scale=0.1)
     packed, states = PackedLstm(layer), (torch.zeros(1, 64), torch.zeros(1, 128))
     inputs = torch.randn(4, 64) * 1e4
-    compiled = packed.read(inputs, None, *states, [1] * 4)
+    compiled = packed(inputs, *states, [1] * 4)
     torch.testing.assert_close(compiled, plain(layer, inputs, *states, [1] * 4), atol=TOLERANCE, rtol=0)
     inputs[2, 5] = torch.nan
-    outputs, hidden, cell = packed.read(inputs, None, *states, [1] * 4)
+    outputs, hidden, cell = packed(inputs, *states, [1] * 4)
     assert outputs[:2].isfinite().all()
     assert all(part.isnan().all() for part in (outputs[2:], hidden, cell))
 
@@ -142,20 +143,20 @@ def test_the_compiled_form_survives_extreme_gates_and_lets_nan_through():
 def test_layers_of_other_sizes_than_whole_tiles_or_beyond_the_cache_are_not_compiled(monkeypatch):
     pytest.importorskip("numba")
     for sizes in ((60, 128), (64, 100)):
-        assert PackedLstm(make_layer((3.0, 3.0), *sizes)).tiles is None
-    monkeypatch.setattr(engine_elmo, "CACHED_WEIGHTS", 10_000)
-    assert PackedLstm(make_layer((3.0, 3.0), 64, 128)).tiles is None
+        assert PackedLstm(make_layer((3.0, 3.0), *sizes)).tiles == []
+    monkeypatch.setattr(layers_elmo, "CACHED_WEIGHTS", 10_000)
+    assert PackedLstm(make_layer((3.0, 3.0), 64, 128)).tiles == []
 
 
 @pytest.mark.parametrize("sentences", [SENTENCES, SENTENCES[:1]], ids=len)
 @pytest.mark.parametrize("with_numba", [True, False])
 def test_the_engine_equals_the_modules(sentences, with_numba, model, monkeypatch):
     if not with_numba:
-        monkeypatch.setattr(engine_elmo, "_compiled_kernel", lambda: None)
+        monkeypatch.setattr(layers_elmo, "_compiled_recurrence", lambda: None)
     fast = model(**encode(sentences), output_hidden_states=True, use_cache=True)
     with torch.no_grad():
         fast = model(**encode(sentences), output_hidden_states=True, use_cache=True)
-    monkeypatch.setattr(model._engine, "prepare", lambda *_: None)
+    monkeypatch.setattr(bilm_elmo, "prepare", lambda *_: None)
     with torch.no_grad():
         slow = model(**encode(sentences), output_hidden_states=True, use_cache=True)
     for name in ("hidden_states", "states"):
@@ -302,15 +303,25 @@ def test_a_hook_of_a_weight_runs_once(model):
 
 def test_nothing_is_kept_of_a_model_that_the_engine_no_longer_runs(model):
     vectors(model)
-    assert model._engine._packed is not None
+    assert model._packed is not None
     vectors(model.double())
-    assert model._engine._packed is None
+    assert model._packed is None
 
 
 def test_another_thread_in_the_word_cache_does_not_stop_a_call(model):
     expected = vectors(model)
-    with model._engine._packed.words._lock:
+    with model._packed._lock:
         assert_all_close([vectors(model)], [expected])
+
+
+def test_clearing_the_caches_during_another_threads_call_is_harmless(model):
+    expected = vectors(model)
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(vectors, model) for _ in range(60)]
+        while not results[-1].done():
+            model.clear_caches()
+            time.sleep(0.001)
+        assert_all_close([result.result() for result in results], [expected] * 60)
 
 
 def test_clear_caches_makes_a_few_values_written_through_data_count(model):
@@ -324,8 +335,8 @@ def test_clear_caches_makes_a_few_values_written_through_data_count(model):
 
 def test_what_the_engine_keeps_is_neither_pickled_nor_copied(model):
     vectors(model)
-    assert len(pickle.dumps(model._engine)) < 200
-    assert copy.deepcopy(model._engine)._packed is None
+    assert pickle.loads(pickle.dumps(model))._packed is None
+    assert copy.deepcopy(model)._packed is None
 
 
 # ------------------------------------------------------------------------------------------------ no module bypassed
@@ -415,6 +426,18 @@ def test_a_merge_right_after_loading_an_adapter_counts(model):
     base = vectors(model)
     names = [name for name, _ in model.named_modules() if name.endswith("recurrent_gates")]
     merged = get_peft_model(model, LoraConfig(target_modules=names, r=4, init_lora_weights=False)).merge_and_unload()
+    after = vectors(merged)
+    assert not torch.allclose(base, after, atol=1e-4)
+    assert_all_close([after], [vectors(copy.deepcopy(merged))])
+
+
+@pytest.mark.parametrize("target", ["word_embedding", "char_encoder.projection"])
+def test_a_merge_into_a_model_with_word_embeddings_counts(target):
+    torch.manual_seed(0)
+    model = ElmoModel(ElmoConfig(**SIZES, word_embedding_dim=8, spelling="dictionary")).eval()
+    base = vectors(model)
+    config = LoraConfig(target_modules=rf".*{target}", r=4, init_lora_weights=False)
+    merged = get_peft_model(model, config).merge_and_unload()
     after = vectors(merged)
     assert not torch.allclose(base, after, atol=1e-4)
     assert_all_close([after], [vectors(copy.deepcopy(merged))])

@@ -159,10 +159,10 @@ def test_pairs_are_told_apart_by_the_threshold_of_the_training_pairs(tmp_path):
 def test_a_folder_without_pairs_is_refused(folder, tmp_path, capsys):
     command = ["wic", "--model", folder, "--train", tmp_path, "--test", tmp_path, "--output_dir", tmp_path / "out"]
     assert evaluate.main(list(map(str, command))) == 2
-    assert "expected one *.data.txt" in capsys.readouterr().err
+    assert f"{tmp_path}/*.data.txt: [Errno 2] No such file" in capsys.readouterr().err
     pairs = write_pairs(tmp_path / "bad", ("river", "shore", "maybe"))
-    with pytest.raises(ElmoError, match=r"line 1: no pair of sentences"):
-        evaluate.read_pairs(pairs)
+    with pytest.raises(ElmoError, match=r"bad.data.txt: .*'maybe'"):
+        evaluate.compare_pairs(KnownVectors(None), pairs)
 
 
 # -------------------------------------------------------------------------------------------------------------- tags
@@ -183,7 +183,7 @@ def test_a_linear_classifier_learns_tags_that_the_vectors_tell(tmp_path):
         (["senses", "--train", "bad.jsonl", "--test", "bad.jsonl"], "bad.jsonl, line 1: not a sentence with senses"),
         (["senses", "--train", "no.jsonl", "--test", "no.jsonl"], "no.jsonl"),
         (["tags", "--train", "empty", "--test", "empty"], "empty"),
-        (["perplexity", "empty"], "empty, there is nothing to predict"),
+        (["perplexity", "empty"], "empty: the file is empty"),
     ],
 )
 def test_bad_input_is_one_clear_line(command, message, folder, tmp_path, monkeypatch, capsys):
@@ -245,15 +245,19 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("latin.txt", b"caf\xe9 .\n"), ("cut.txt.gz", gzip.compress(b"The bank .\n" * 99)[:-9])],
-    ids=["latin", "cut"],
+    ("name", "content", "problem"),
+    [
+        ("latin.txt", b"caf\xe9 .\n", "line 1 is not UTF-8"),
+        ("cut.txt.gz", gzip.compress(b"The bank .\n" * 99)[:-9], "Compressed file ended"),
+        ("blank.txt", b"\n \n", "there are no sentences"),
+    ],
+    ids=["latin", "cut", "blank"],
 )
-def test_text_that_cannot_be_read_is_named(name, content, tmp_path, capsys):
+def test_text_that_cannot_be_read_is_named(name, content, problem, tmp_path, capsys):
     (tmp_path / name).write_bytes(content)
     assert evaluate.main(["perplexity", "--model", MINI, str(tmp_path / name), "--output_dir", str(tmp_path)]) == 2
     *_, line = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {tmp_path / name}: cannot be read as text")
+    assert line.startswith(f"error: {tmp_path / name}: {problem}")
 
 
 def test_training_data_without_senses_is_refused(tmp_path, capsys):
@@ -264,18 +268,13 @@ def test_training_data_without_senses_is_refused(tmp_path, capsys):
 
 
 def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
-    (tmp_path / "comparison.json").write_text('[{"model": "x"}]')
-    empty = write_comparison(tmp_path / "empty")
+    (tmp_path / "comparison.json").write_text('[{"model": "x"}')
     row = ("without ELMo", "none", 0.1, 0.8, {})
     double = write_comparison(tmp_path / "double", row, row)
-    mixed = [("ELMo", "input", part, 0.8, {"input": [1.0] * int(10 * part)}) for part in (0.2, 0.3)]
-    deep = write_comparison(tmp_path / "deep", *mixed)
     said = {
         tmp_path / "nowhere": "No such file",
-        tmp_path: "not a comparison of",
-        empty: "no run is finished",
-        double: "2 folders of that name have it",
-        deep: "different numbers of layers",
+        tmp_path: "not a JSON file",
+        double: "several folders of that name have it",
     }
     for folder, words in said.items():
         assert evaluate.main(["tasks", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT

@@ -149,12 +149,6 @@ def test_the_same_seed_draws_the_same_words():
     assert first.tries == second.tries
 
 
-@pytest.mark.parametrize("count", [0, 59, 60, -1])
-def test_more_words_than_there_are_cannot_be_drawn(count):
-    with pytest.raises(ValueError, match="draw fewer"):
-        draw_negatives(VOCABULARY, count)
-
-
 @pytest.mark.parametrize("corrected", [True, False])
 def test_the_mean_of_sampled_gradients_is_the_full_gradient_within_sampling_error(corrected, monkeypatch):
     """Where words are predicted about as often as they are sampled. Without the correction for how often they are, the
@@ -214,3 +208,14 @@ def test_no_predictions_lose_nothing():
         loss.backward()
         assert (softmax.weight.grad == 0).all()
     assert len(softmax.log_probabilities(nothing, none)) == 0
+
+
+@pytest.mark.parametrize("count", [None, 20])
+def test_a_softmax_of_which_only_the_bias_trains_gets_its_gradient(count, hidden, targets):
+    negatives = None if count is None else draw_negatives(VOCABULARY, count)
+    whole, frozen = make_softmax(), make_softmax()
+    frozen.weight.requires_grad_(False)
+    for softmax in (whole, frozen):
+        softmax.loss(hidden.detach(), targets, negatives).backward()
+    assert frozen.weight.grad is None
+    torch.testing.assert_close(frozen.bias.grad, whole.bias.grad)

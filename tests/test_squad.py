@@ -390,7 +390,7 @@ def settings_with(**head: int) -> TaskSettings:
 
 def read(path: Path, training: bool = True, **head: int):
     rows = read_part(TASK, settings_with(**head), training, path)
-    return rows, TASK.examples(rows, [], ElmoTokenizer())
+    return rows, TASK.examples(rows, [])
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_most_annotators_answer_is_learned_and_all_count(tmp_path):
     _, examples = read(squad_file(tmp_path / "a.json", [question(answers=answers)]))
     (window,) = examples.labels
     assert window.text(window.start, window.end) == "in Oslo"
-    assert TASK.scores(examples, [], np.array([[11.0, 11.0, 0.5]])) == {"exact_match": 1.0, "f1": 1.0}
+    assert TASK.scores(examples, np.array([[11.0, 11.0, 0.5]])) == {"exact_match": 1.0, "f1": 1.0}
 
 
 def test_windows_are_trained_where_the_answer_is_and_the_best_wins(tmp_path):
@@ -469,20 +469,20 @@ def changed(**values: object) -> dict:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([question(answers=[("Oslo", 33)])], r"answer 'Oslo' to question q0 is not at character 33 .* 'slo\.'"),
+        ([question(answers=[("Oslo", 33)])], "answer 'Oslo' to question q0 is not at character 33 of its context"),
         ([question(text=" ")], "question of question q0 is empty"),
         ([question(answers=[])], "question q0 has no answers"),
-        ([question(answers=[("", 3)])], "question q0 has the answer '' at 3"),
-        ([question(answers=[("Oslo", "32")])], "question q0 has the answer 'Oslo' at '32'"),
+        ([question(answers=[("", 3)])], "the answer '' to question q0 is not at character 3"),
+        ([question(answers=[("Oslo", "32")])], r"qas\[0\]: not the data of this task: TypeError"),
         ([question(), question()], "2 questions with the id 'q0'"),
-        ([changed(answers="Oslo")], r"data\[0\].paragraphs\[0\].qas\[0\]: .* `answers` is a list"),
-        ([changed(answers=["Oslo"])], "is not an object of `text` and `answer_start`"),
-        ([changed(id=None)], "`id` is text"),
+        ([changed(answers="Oslo")], r"data\[0\].paragraphs\[0\].qas\[0\]: not the data of this task"),
+        ([changed(answers=["Oslo"])], "not the data of this task"),
+        ([changed(question=None)], "not the data of this task"),
         ([], "empty, there are no examples"),
-        ('{"data": [{"paragraphs": [{"context": "", "qas": [0]}]}]}', "`id` is text"),
-        ('{"data": {}}', "`data` is a list"),
-        ("[]", "`data` is a list"),
-        ('{"data": [{}]}', r"data\[0\]: .* `paragraphs` is a list"),
+        ('{"data": [{"paragraphs": [{"context": "", "qas": [0]}]}]}', "not the data of this task"),
+        ('{"data": {}}', "empty, there are no examples"),
+        ("[]", "not the data of this task"),
+        ('{"data": [{}]}', "not the data of this task: KeyError..paragraphs"),
         ('{"data": [', "not JSON: .*line 1"),
     ],
 )

@@ -1,6 +1,5 @@
 """Semantic roles: the highway LSTM, what its head returns, the columns of CoNLL and the scores of spans."""
 
-import io
 import itertools
 import json
 import re
@@ -325,7 +324,7 @@ def test_other_columns_before_the_roles_are_found_or_told(tmp_path):
     sentences = read_examples("srl", write(tmp_path / "data", text))
     assert sentences["words"] == [["She", "slept"], ["No"]]
     assert sentences["predicates"] == [[1], []]
-    assert read_examples("srl", tmp_path / "data", column=3)[0] == sentences[0]
+    assert read_examples("srl", tmp_path / "data", columns={"frame": "3"})[0] == sentences[0]
     asterisks = write(tmp_path / "asterisks", "*  -  (A0*)\nruns  run  (V*)\n")
     assert read_examples("srl", asterisks)["predicates"] == [[1]]
     nothing = write(tmp_path / "nothing", "Yes  UH  -\n")
@@ -335,9 +334,9 @@ def test_other_columns_before_the_roles_are_found_or_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\t-\t(A0*\nb\tb\t(V*)\n", r"line 2: '\(V\*\)' begins inside of A0: a predicate's roles may not overlap"),
-        ("a\t-\t(A0*\nb\tb\t*\n", r"line 1: unbalanced brackets: \(A0\* is never closed"),
-        ("a\t-\t*)\nb\tb\t(V*)\n", r"line 1: unbalanced brackets: '\*\)' closes nothing"),
+        ("a\t-\t(A0*\nb\tb\t(V*)\n", r"line 2: unbalanced brackets: '\(V\*\)'"),
+        ("a\t-\t(A0*\nb\tb\t*\n", r"line 2: unbalanced brackets: \(A0\* is never closed"),
+        ("a\t-\t*)\nb\tb\t(V*)\n", r"line 1: unbalanced brackets: '\*\)'"),
         ("a\t-\t(A0(A1*)\nb\tb\t(V*)\n", r"line 1: '\(A0\(A1\*\)' is not a role: expected \(ROLE\*"),
         ("a\t-\t(A0*))\nb\tb\t(V*)\n", r"line 1: '\(A0\*\)\)' is not a role"),
         ("a\t-\t*\nb\tb\t(V*)\nc\tc\t*\n", "line 1: the sentence has 2 predicates by its column 2, and 1 columns"),
@@ -360,8 +359,8 @@ def test_broken_columns_are_one_clear_line(text, message, tmp_path):
 def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ElmoError, match="no such file"):
         read_examples("srl", tmp_path / "missing")
-    with pytest.raises(ElmoError, match="`column` of frames counts from 1 and is after the word's, got 1"):
-        read_examples("srl", write(tmp_path / "data", COLUMNS), column=1)
+    with pytest.raises(ElmoError, match="`frame` must be the number of a column after the word"):
+        read_examples("srl", write(tmp_path / "data", COLUMNS), columns={"frame": "1"})
 
 
 @given(st.lists(st.tuples(st.sampled_from(["O", *ROLES]), st.integers(1, 4)), max_size=8))
@@ -491,24 +490,23 @@ def test_a_role_that_the_training_data_lacks_is_missed_and_has_no_loss(tmp_path)
     task = SemanticRoleLabeling("srl", ElmoForSemanticRoleLabeling, metric="f1")
     rows = read_examples("srl", write(tmp_path / "data", COLUMNS))
     labels = [label for label in task.label_names(rows) if not label.endswith("ARG0")]
-    examples = task.examples(rows, labels, ElmoTokenizer())
+    examples = task.examples(rows, labels)
     assert len(examples) == 3
     assert examples.labels[2] == (1, [IGNORED, labels.index("B-V")])
     encoded = ElmoTokenizer()([words for (words,) in examples.sequences], is_split_into_words=True, padding=True)
-    batch = {"input_ids": torch.tensor(encoded["input_ids"])}
-    targets = task.targets(examples.labels, batch)
+    input_ids = torch.tensor(encoded["input_ids"])
+    targets = task.targets(examples.labels)
+    assert targets["labels"].shape == input_ids.shape
     assert targets["predicate_index"].tolist() == [5, 6, 2]
     predicted = targets["labels"].masked_fill(targets["labels"] == IGNORED, labels.index("O"))
-    predicted[batch["input_ids"] < 3] = IGNORED
-    assert task.scores(examples, labels, predicted.numpy()) == pytest.approx(
-        {"precision": 1, "recall": 3 / 6, "f1": 6 / 9}
-    )
+    predicted[input_ids < 3] = IGNORED
+    assert task.scores(examples, predicted.numpy()) == pytest.approx({"precision": 1, "recall": 3 / 6, "f1": 6 / 9})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--columns", "words=tokens"], "`columns` of srl may only number that of frames, as in frame=4"),
+        (["--columns", "words=tokens"], "`words` means nothing here; there is frame"),
         (["--columns", "frame=9"], "no column 9 for frames"),
         (["--dataset_name", "somebody/roles", "--train_file", ""], "srl reads files of columns"),
         (["--train_file", "{nothing}"], "no sentence has a predicate"),
@@ -572,9 +570,7 @@ def rewrite(path: Path, predict: Callable[[list[str]], list[str]]) -> str:
     predicted = [[labels.index(label) for label in predict(roles)] for sentence in rows["roles"] for roles in sentence]
     longest = max(map(len, predicted))
     padded = np.array([[IGNORED, *numbers, *[IGNORED] * (longest - len(numbers))] for numbers in predicted])
-    file = io.StringIO()
-    task.write_predictions(file, task.examples(rows, labels, ElmoTokenizer()), labels, padded)
-    return file.getvalue()
+    return task.reports(task.examples(rows, labels), padded)[task.predictions_file]
 
 
 @pytest.mark.parametrize("text", [COLUMNS, CONLL_2012_TEXT], ids=["columns", "conll_2012"])

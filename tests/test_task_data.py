@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from modeling_elmo.files import ElmoError
-from training.tag_schemes import SCHEMES, detect_scheme, to_scheme
+from training.tag_schemes import SCHEMES, detect_scheme, find_violation, to_scheme
 from training.task_data import SENTIMENTS, read_examples, read_hub_examples, sample_fraction
 
 IOB1 = """-DOCSTART- -X- O O
@@ -80,11 +80,11 @@ def valid_sentences(length: int) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(("one", "other"), itertools.permutations(SCHEMES, 2))
 def test_tags_turned_into_another_scheme_and_back_are_the_same(one, other):
     sentences = [list(tags) for length in range(5) for tags in valid_sentences(length)]
-    begun = [to_scheme(tags, one, "BIO") for tags in sentences]
-    turned = [to_scheme(tags, other, one) for tags in begun]
+    begun = [to_scheme(tags, one) for tags in sentences]
+    turned = [to_scheme(tags, other) for tags in begun]
     assert (detect_scheme(begun), detect_scheme(turned)) == (one, other)
-    assert [to_scheme(tags, one, other) for tags in turned] == begun
-    assert [to_scheme(tags, other) for tags in begun] == turned  # a sentence by itself tells its scheme
+    assert not any(find_violation(tags, other) for tags in turned)
+    assert [to_scheme(tags, one) for tags in turned] == begun
 
 
 def test_the_schemes_write_entities_as_they_should():
@@ -99,24 +99,23 @@ def test_types_may_hold_hyphens():
 
 
 @pytest.mark.parametrize(
-    ("tags", "scheme", "message"),
+    ("tags", "scheme", "index", "message"),
     [
-        ("O I-A", "BIO", "tag 2 of a sentence: 'I-A' after 'O' violates the BIO"),
-        ("B-B I-A", "BIO", "tag 2 of a sentence: 'I-A' after 'B-B'"),
-        ("B-A", "IOB1", "tag 1 of a sentence: 'B-A' after 'O' violates the IOB1"),
-        ("E-A", "BIOES", "tag 1 of a sentence: 'E-A' after 'O' violates the BIOES"),
-        ("B-A O", "BIOES", "tag 2 of a sentence: 'O' after 'B-A'"),
-        ("O B-A", "BIOES", "tag 2 of a sentence: 'B-A' at the end of a sentence"),
-        ("S-A", "BIO", "'S-A' is not a tag of the BIO"),
-        ("B-A L-A", "BIOES", "'L-A' is not a tag"),
-        ("B-", "BIO", "'B-' is not a tag"),
+        ("O I-A", "BIO", 1, "'I-A' after 'O' violates the BIO"),
+        ("B-B I-A", "BIO", 1, "'I-A' after 'B-B'"),
+        ("B-A", "IOB1", 0, "'B-A' after 'O' violates the IOB1"),
+        ("E-A", "BIOES", 0, "'E-A' after 'O' violates the BIOES"),
+        ("B-A O", "BIOES", 1, "'O' after 'B-A'"),
+        ("O B-A", "BIOES", 1, "'B-A' at the end of a sentence"),
+        ("S-A", "BIO", 0, "'S-A' is not a tag of the BIO"),
+        ("B-A L-A", "BIOES", 1, "'L-A' is not a tag"),
+        ("B-", "BIO", 0, "'B-' is not a tag"),
     ],
 )
-def test_tags_that_break_their_scheme_are_refused(tags, scheme, message):
-    with pytest.raises(ElmoError, match=message):
-        to_scheme(tags.split(), "BIO", scheme)
-    with pytest.raises(ElmoError, match="one of BIO, BIOES, IOB1, got 'BILOU'"):
-        to_scheme(tags.split(), "BILOU")
+def test_tags_that_break_their_scheme_are_found(tags, scheme, index, message):
+    found, problem = find_violation(tags.split(), scheme)
+    assert found == index
+    assert problem.startswith(message)
 
 
 # -------------------------------------------------------------------------------------------- CoNLL columns, trees
@@ -131,7 +130,6 @@ def test_conll_columns_are_sentences_with_tags_in_the_scheme_asked_for(separator
     assert rows["tags"][:] == [["B-ORG", "O", "B-MISC", "B-MISC"], ["B-PER", "I-PER"]]
     assert read_examples("ner", path, scheme="BIOES")["tags"][1] == ["B-PER", "E-PER"]
     assert read_examples("ner", path, scheme="IOB1")["tags"][0] == ["I-ORG", "O", "I-MISC", "B-MISC"]
-    assert read_examples("ner", path, column=3, scheme="IOB1")["tags"][0] == ["I-NP", "I-VP", "I-NP", "I-NP"]
     assert read_examples("pos", path)["tags"][1] == ["NNP", "NNP"]
 
 
@@ -149,7 +147,6 @@ def test_words_may_hold_what_unicode_calls_a_space_or_line_end(tmp_path):
 def test_conll_u_gives_words_without_ranges_and_empty_nodes(name, tmp_path):
     path = write(tmp_path / name, CONLLU)
     assert list(read_examples("pos", path)) == [{"words": ["Do", "n't", "go"], "tags": ["AUX", "PART", "VERB"]}]
-    assert read_examples("pos", path, column=5)["tags"][:] == [["VB", "RB", "VB"]]
 
 
 def test_trees_are_sentences(tmp_path):
@@ -304,8 +301,8 @@ def test_classes_of_the_hub_are_names_but_of_a_choice_its_index(task, label, exp
         ("ner", "a.conll", "", "empty, there are no examples"),
         ("ner", "a.conll", "-DOCSTART- O\n\n", "empty, there are no examples"),
         ("ner", "a.conll", "EU B-ORG\nfell\n", "line 2: 1 columns where the lines before have 2"),
-        ("ner", "a.conll", "EU\nfell\n", "line 1: no tag in column 2: there is only 'EU'"),
-        ("ner", "a.conll", "EU\tB-ORG\nfell\t\n", "line 2: a tag is missing"),
+        ("ner", "a.conll", "EU\nfell\n", "line 1: there is no column for tags: 'EU'"),
+        ("ner", "a.conll", "EU\tB-ORG\nfell\t\n", "line 2: a word or its tag is missing"),
         (
             "ner",
             "a.conll",
@@ -317,22 +314,22 @@ def test_classes_of_the_hub_are_names_but_of_a_choice_its_index(task, label, exp
         ("ner", "a.conll", b"EU O\n\xff\xfe O\n", "line 2: not UTF-8 text"),
         ("ner", "a.conllu", CONLLU, "a CoNLL-U file has the tags of pos"),
         ("ner", "a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}', "line 1: 1 words have 2 tags"),
-        ("ner", "a.jsonl", '{"words": [], "tags": []}', "line 1: `words` is empty"),
-        ("ner", "a.jsonl", '{"words": ["a"], "tags": [3]}', "line 1: `tags` is [3]; expected a list of strings"),
-        ("pos", "a.conllu", CONLLU.replace("VERB", "_"), "line 7: a tag is missing"),
+        ("ner", "a.jsonl", '{"words": [], "tags": []}', "line 1: `words` is []; expected a list of strings"),
+        ("ner", "a.jsonl", '{"words": ["a"], "tags": [3]}', "line 1: `tags` has 3; expected strings"),
+        ("pos", "a.conllu", CONLLU.replace("VERB", "_"), "line 7: a word or its tag is missing"),
         ("sst", "a.txt", "(3 (2 It) (2 works))\n(3 (2 It)\n", "line 2: unbalanced brackets: 1 are not closed"),
         ("sst", "a.txt", "(3 (2 It)) (2 works))\n", "line 1: unbalanced brackets: '(' is outside of all brackets"),
         ("sst", "a.txt", "(3 It))\n", "line 1: unbalanced brackets: ')' is outside of all brackets"),
         ("sst", "a.txt", "(3 It)\nworks\n", "line 2: unbalanced brackets: 'works'"),
         ("sst", "a.txt", "(3 It)\n(5 It)\n", "line 2: a phrase has the label '5'"),
         ("sst", "a.txt", "(3 (2 ) (2 It))\n", "line 1: a phrase has no words"),
-        ("sst", "a.txt", "It works .\n", "line 1: expected trees or a table"),
+        ("sst", "a.txt", "It works .\n", "expected one of trees, .json"),
         ("sst", "a.csv", "text,label\nIt works,\n", "line 2: the label is missing"),
         ("sst", "a.csv", "text,label\n ,1\n", "line 2: `text` is ' '; expected text"),
-        ("sst", "a.csv", "text,label\nIt,1,2\n", "line 2: 3 fields where the header has 2"),
+        ("sst", "a.csv", "text,label\nIt,1,2\n", "line 2: more or fewer fields than in the header"),
         ("sst", "a.csv", 'text,label\n"It,1\n', "line 2: unexpected end of data"),
         ("sst", "a.csv", "phrase,label\nIt,1\n", "no column `text` or `sentence` for `text`; the columns are phrase"),
-        ("nli", "a.txt", "just text\n", "line 1: expected a table"),
+        ("nli", "a.txt", "just text\n", "expected one of .json"),
         ("nli", "a.tsv", "premise\thypothesis\tlabel\n", "empty, there are no examples"),
         ("nli", "a.jsonl", '{"premise": "a"}\n', "line 1: no column `hypothesis`"),
         ("nli", "a.jsonl", "{no json\n", "line 1: not JSON: Expecting property name"),
@@ -340,7 +337,7 @@ def test_classes_of_the_hub_are_names_but_of_a_choice_its_index(task, label, exp
         ("nli", "a.json", "[\n{},\nno]\n", "not JSON: Expecting value: line 3 column 1"),
         ("nli", "a.parquet", "no parquet", "a.parquet: "),
         ("choice", "a.jsonl", '{"context": "a", "choices": ["b", "c"], "label": 2}', "the label '2' is not a choice"),
-        ("choice", "a.jsonl", '{"context": "a", "choices": ["b", ""], "label": 0}', "`choices` has an empty string"),
+        ("choice", "a.jsonl", '{"context": "a", "choices": ["b", ""], "label": 0}', "`choices` has ''; expected"),
         ("choice", "a.jsonl", '{"context": "a", "choices": ["b", "c"], "label": null}', "the label is missing"),
     ],
 )
@@ -356,18 +353,13 @@ def test_options_that_mean_nothing_are_refused(tmp_path):
     columns = write(tmp_path / "a.conll", IOB1)
     table = write(tmp_path / "a.csv", "text,label\na,b\n")
     assert "no such file" in fail("sst", tmp_path / "nowhere.txt")
-    assert "`task` must be one of ner, pos, sst, nli, choice, srl, squad, coref, got 'glue'" in fail("glue", trees)
-    assert "`scheme` must be one of BIO, BIOES, IOB1" in fail("ner", columns, scheme="BILOU")
-    assert "`column` counts from 1, got 0" in fail("ner", columns, column=0)
-    assert "no tag in column 9" in fail("ner", columns, column=9)
-    assert "`columns` has 'premise'; the fields of sst are text, label" in fail("sst", table, columns={"premise": "a"})
-    for task, path, options in (
-        ("sst", trees, {"columns": {"text": "a"}}),
-        ("sst", table, {"column": 2}),
-        ("sst", table, {"phrases": True}),
-        ("ner", columns, {"phrases": True}),
+    for task, path, options, name in (
+        ("sst", trees, {"columns": {"text": "a"}}, "text"),
+        ("sst", table, {"columns": {"premise": "a"}}, "premise"),
+        ("sst", table, {"phrases": True}, "phrases"),
+        ("ner", columns, {"phrases": True}, "phrases"),
     ):
-        assert f"`{next(iter(options))}` means nothing for {task}" in fail(task, path, **options)
+        assert f"{path}: `{name}` means nothing here; there is " in fail(task, path, **options)
 
 
 # ------------------------------------------------------------------------------------------------------ sampling
@@ -380,9 +372,6 @@ def test_a_smaller_sample_is_within_a_larger_one_of_the_same_seed():
     assert all(set(less) < set(more) for less, more in itertools.pairwise(parts.values()))
     assert sample_fraction(rows, 0.1, seed=1)["number"][:] == parts[0.1]
     assert sample_fraction(rows, 0.1, seed=2)["number"][:] != parts[0.1]
-    for fraction in (0, 1.5):
-        with pytest.raises(ElmoError, match="`fraction` must be above 0 and at most 1"):
-            sample_fraction(rows, fraction, seed=1)
 
 
 # ----------------------------------------------------------------------------------------------------- real data

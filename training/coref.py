@@ -8,6 +8,7 @@ are read; or tables with `sentences` and `clusters`, where a mention is its firs
 data sets.
 """
 
+import io
 import itertools
 import logging
 import re
@@ -23,11 +24,10 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_elmo import ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from training.examples import Examples
-from training.readers import Line, located, read_blocks, read_lines, to_dataset
+from training.readers import located, read_blocks, read_lines, to_dataset
 from training.settings import TaskSettings
 from training.tasks import Task
 
@@ -38,7 +38,7 @@ WORD_COLUMN = 3
 EMPTY_COLUMNS = ["-"] * 8
 
 _BEGIN = re.compile(r"#begin document \(?(.*?)\)?(?:;\s*part\s+(\S+))?\s*$")
-_BRACKET = re.compile(r"(\()?([^()|\s]+?)(\))?")
+_BRACKET = re.compile(r"(?=\(|.*\))(\()?([^()|\s]+?)(\))?")
 
 Mention = tuple[int, int]
 Clusters = list[list[Mention]]
@@ -61,108 +61,81 @@ def read_conll(path: Path) -> Iterator[dict[str, Any]]:
     begin: tuple[int, str] | None = None  # number and text of the line that opened a document
     lines: list[tuple[int, str]] = []
     for number, text in read_lines(path):
-        with located(f"{path}, line {number}"):
-            if text.startswith("#begin document"):
-                if begin:
-                    raise ValueError(f"the document that begins in line {begin[0]} has no `#end document`")
-                begin, lines = (number, text), []
-            elif text.startswith("#end document"):
-                if not begin:
-                    raise ValueError("`#end document` without a `#begin document` before it")
-                with located(f"{path}, line {begin[0]}"):
-                    yield _parse_document(begin[1], lines, path)._asdict()
-                begin = None
-            elif not text.startswith("#"):
-                if text.strip() and not begin:
-                    raise ValueError("a word outside of `#begin document` and `#end document`")
-                lines.append((number, text))
+        if text.startswith("#begin document") and not begin:
+            begin, lines = (number, text), []
+        elif text.startswith("#end document") and begin:
+            with located(f"{path}, line {begin[0]}"):
+                yield _parse_document(begin[1], lines, path)._asdict()
+            begin = None
+        elif text.startswith(("#begin document", "#end document")) or (text.strip() and not begin):
+            raise ElmoError(f"{path}, line {number}: expected words between `#begin document` and `#end document`")
+        elif not text.startswith("#"):
+            lines.append((number, text))
     if begin:
         raise ElmoError(f"{path}: the document that begins in line {begin[0]} has no `#end document`")
 
 
 def _parse_document(begin: str, lines: list[tuple[int, str]], path: Path) -> Document:
-    parts = _BEGIN.match(begin)
-    name = parts[1] if parts else ""
-    part = parts[2] if parts and parts[2] else "0"
-    sentences = []
-    brackets = _Brackets()
+    """Return a document, given its first line and those of its words.
+
+    In the last column `(3` begins a mention of cluster 3, `3)` ends the last one that began, `(3)` is one, and several
+    are separated by `|`.
+    """
+    sentences: list[list[str]] = []
+    open_mentions: defaultdict[str, list[int]] = defaultdict(list)  # the first words of each cluster's
+    clusters: defaultdict[str, list[Mention]] = defaultdict(list)
+    word = 0
     for block in read_blocks(lines, path):
+        sentences.append([])
         for line in block:
             with located(line.place):
                 if len(line.columns) < WORD_COLUMN + 2:
                     raise ValueError(
-                        f"{len(line.columns)} columns; expected document, part, number, word, ..., brackets"
+                        f"{len(line.columns)} columns; expected document, part, number, word and brackets"
                     )
-                brackets.read(line)
-        sentences.append([line.columns[WORD_COLUMN] for line in block])
-    return checked(Document(name, part, sentences, brackets.clusters()))
+                for begins, cluster, ends in _parse_brackets(line.columns[-1].strip()):
+                    if begins:
+                        open_mentions[cluster].append(word)
+                    if ends and not open_mentions[cluster]:
+                        raise ValueError(f"`{cluster})` ends a mention of cluster {cluster} that has not begun")
+                    if ends:
+                        clusters[cluster].append((open_mentions[cluster].pop(), word + 1))
+            sentences[-1].append(line.columns[WORD_COLUMN])
+            word += 1
+    for cluster, words in open_mentions.items():
+        if words:
+            raise ValueError(f"`({cluster}` begins a mention that never ends")
+    parts = _BEGIN.match(begin)
+    name, part = parts.groups() if parts else ("", None)
+    return checked(Document(name, part or "0", sentences, list(clusters.values())))
 
 
-class _Brackets:
-    """The last column of a document, read word by word: `(3` begins a mention of cluster 3, `3)` ends the last one
-    that began, `(3)` is one, and several are separated by `|`.
-    """
-
-    def __init__(self) -> None:
-        self.word = 0
-        self.open: defaultdict[str, list[tuple[int, Line]]] = defaultdict(list)  # first words of mentions
-        self.found: defaultdict[str, list[Mention]] = defaultdict(list)
-
-    def read(self, line: Line) -> None:
-        cell = line.columns[-1].strip()
-        brackets = [] if cell in ("", "-") else cell.split("|")
-        for bracket in brackets:
-            parts = _BRACKET.fullmatch(bracket)
-            if parts is None or not (parts[1] or parts[3]):
-                raise ValueError(f"not brackets of mentions: {cell!r}; expected something like (3), (3, 3)|(5 or -")
-            begins, cluster, ends = parts.groups()
-            if begins:
-                self.open[cluster].append((self.word, line))
-            if ends:
-                if not self.open[cluster]:
-                    raise ValueError(f"`{cluster})` ends a mention of cluster {cluster} that has not begun")
-                first, _ = self.open[cluster].pop()
-                self.found[cluster].append((first, self.word + 1))
-        self.word += 1
-
-    def clusters(self) -> Clusters:
-        unclosed = []
-        for cluster, mentions in self.open.items():
-            for _, line in mentions:
-                unclosed.append((line.number, line.place, cluster))
-        if unclosed:
-            _, place, cluster = min(unclosed)
-            raise ElmoError(f"{place}: `({cluster}` begins a mention that never ends")
-        return sorted(sorted(mentions) for mentions in self.found.values())
+def _parse_brackets(cell: str) -> Iterator[tuple[str | None, str, str | None]]:
+    """Yield what begins, the cluster and what ends, of each bracket of a cell."""
+    if cell in ("", "-"):
+        return
+    for bracket in cell.split("|"):
+        parts = _BRACKET.fullmatch(bracket)
+        if parts is None:
+            raise ValueError(f"not brackets of mentions: {cell!r}; expected something like (3), (3, 3)|(5 or -")
+        yield parts[1], parts[2], parts[3]
 
 
 def document_row(values: Mapping[str, Any]) -> dict[str, Any]:
     """Check a document of a table, where a mention is its first and its last word."""
-    try:
-        sentences = [_check_words(words) for words in values["sentences"] if len(words)]
-        clusters = []
-        for mentions in values["clusters"]:
-            spans = [(int(first), int(last) + 1) for first, last in mentions]
-            if spans:
-                clusters.append(sorted(spans))
-    except (TypeError, ValueError):
-        raise ValueError(
-            "`sentences` must be lists of words and `clusters` lists of [first word, last word]"
-        ) from None
+    for words in values["sentences"]:
+        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"`sentences` must be lists of words, got {str(words)[:60]}")
+    clusters = []
+    for mentions in values["clusters"]:
+        clusters.append([(int(first), int(last) + 1) for first, last in mentions])
+    sentences = [words for words in values["sentences"] if words]
     return checked(Document(str(values["doc_key"]), "0", sentences, clusters))._asdict()
-
-
-def _check_words(words: Any) -> list[str]:
-    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-        raise TypeError
-    return list(words)
 
 
 def to_document(row: Mapping[str, Any]) -> Document:
     """Return a row of a data set as a document."""
-    clusters = []
-    for mentions in row["clusters"]:
-        clusters.append([(first, end) for first, end in mentions])
+    clusters = [[(first, end) for first, end in mentions] for mentions in row["clusters"]]
     return Document(row["name"], row["part"], row["sentences"], clusters)
 
 
@@ -176,9 +149,6 @@ def checked(document: Document) -> Document:
         for first, end in mentions:
             if not 0 <= first < end <= length:
                 raise ValueError(f"words {first} to {end - 1} are not words of a document of {length}")
-        crossing = find_crossing(mentions)
-        if crossing:
-            raise ValueError(f"mentions of one cluster cross: {crossing}")
     crossing = find_crossing(list(itertools.chain(*clusters)))
     if crossing:
         logger.warning("%s: mentions cross, at least one of which is not learned: %s", document.name, crossing)
@@ -188,12 +158,11 @@ def checked(document: Document) -> Document:
 def _merge_clusters(clusters: Clusters) -> Clusters:
     """Return the clusters without repeated mentions; two that share a mention become one, as OntoNotes has some."""
     merged: list[set[Mention]] = []
-    for mentions in clusters:
+    for mentions in filter(None, clusters):
         whole = set(mentions)
         for other in list(merged):
-            shared = whole & other
-            if shared:
-                first, end = min(shared)
+            if whole & other:
+                first, end = min(whole & other)
                 logger.warning("words %d to %d are a mention of two clusters, which become one", first, end - 1)
                 whole |= other
                 merged.remove(other)
@@ -242,29 +211,26 @@ def write_document(file: TextIO, document: Document) -> None:
     """Write a document in CoNLL-2012 format; columns that we have nothing for are `-`."""
     spans = []
     for number, mentions in enumerate(document.clusters):
-        crossing = find_crossing(mentions)
-        if crossing:
-            raise ElmoError(f"{document.name}: brackets cannot express that mentions of one cluster cross: {crossing}")
         for first, end in mentions:
             spans.append((first, end, number))
-    cells: defaultdict[int, list[str]] = defaultdict(list)
     # In a cell mentions that begin come first, the longest first, then those of one word, then those that end.
+    begins, singles, ends = (defaultdict[int, list[str]](list) for _ in range(3))
     for first, end, number in sorted(spans, key=lambda span: -span[1]):
         if end - first > 1:
-            cells[first].append(f"({number}")
-    for first, end, number in spans:
-        if end - first == 1:
-            cells[first].append(f"({number})")
+            begins[first].append(f"({number}")
+        else:
+            singles[first].append(f"({number})")
     for first, end, number in sorted(spans, key=lambda span: -span[0]):
         if end - first > 1:
-            cells[end - 1].append(f"{number})")
+            ends[end - 1].append(f"{number})")
     file.write(f"#begin document ({document.name}); part {document.part}\n")
-    place = itertools.count()
+    place = 0
     for sentence in document.sentences:
         for number, word in enumerate(sentence):
-            brackets = "|".join(cells[next(place)]) or "-"
+            brackets = "|".join(begins[place] + singles[place] + ends[place]) or "-"
             columns = [document.name, document.part, str(number), word, *EMPTY_COLUMNS, brackets]
             file.write("\t".join(columns) + "\n")
+            place += 1
         file.write("\n")
     file.write("#end document\n")
 
@@ -272,76 +238,37 @@ def write_document(file: TextIO, document: Document) -> None:
 # ------------------------------------------------------------------------------------------------------------ scores
 
 
-class Fractions(NamedTuple):
-    """Recall and precision before division, so that documents can be added up."""
+def count_matches(gold: Clusters, predicted: Clusters) -> np.ndarray:
+    """Return recall and precision of a document before division, so that documents can be added up: (metric, 4).
 
-    recalled: float
-    in_gold: float
-    precise: float
-    in_predicted: float
-
-
-def muc(gold: Clusters, predicted: Clusters) -> Fractions:
-    """Count the fewest links that hold each cluster together, less those the other lacks (Vilain et al., 1995)."""
-    return Fractions(*_links(gold, predicted), *_links(predicted, gold))
-
-
-def _links(clusters: Clusters, others: Clusters) -> tuple[int, int]:
-    cluster_of = _cluster_ids(others)
-    shared = total = 0
-    for mentions in clusters:
-        parts = {cluster_of.get(mention, mention) for mention in mentions}
-        shared += len(mentions) - len(parts)
-        total += len(mentions) - 1
-    return shared, total
-
-
-def _cluster_ids(clusters: Clusters) -> dict[Mention, int]:
-    ids = {}
-    for number, mentions in enumerate(clusters):
-        ids.update(dict.fromkeys(mentions, number))
-    return ids
+    A row has what was recalled, out of how much, what was precise, and out of how much, for each of `METRICS`.
+    """
+    shared = np.array([[len(set(one) & set(other)) for other in predicted] for one in gold])
+    shared = shared.reshape(len(gold), len(predicted))  # mentions that two clusters share
+    in_gold = np.array([len(mentions) for mentions in gold], dtype=float)
+    in_predicted = np.array([len(mentions) for mentions in predicted], dtype=float)
+    total, total_predicted = in_gold.sum(), in_predicted.sum()
+    # MUC: the fewest links that hold each cluster together, less those the other side lacks (Vilain et al., 1995).
+    links = shared.sum() - np.count_nonzero(shared)
+    # B³: mentions by how much of their cluster is in theirs on the other side (Bagga and Baldwin, 1998).
+    recalled = ((shared**2).sum(1) / in_gold).sum()
+    precise = ((shared**2).sum(0) / in_predicted).sum()
+    # CEAF: the similarity φ4 of clusters in the best one-to-one alignment (Luo, 2005).
+    similarity = 2 * shared / (in_gold[:, None] + in_predicted)
+    aligned = similarity[linear_sum_assignment(similarity, maximize=True)].sum()
+    return np.array(
+        [
+            [links, total - len(gold), links, total_predicted - len(predicted)],
+            [recalled, total, precise, total_predicted],
+            [aligned, len(gold), aligned, len(predicted)],
+            [shared.sum(), total, shared.sum(), total_predicted],
+        ]
+    )
 
 
-def _overlaps(gold: Clusters, predicted: Clusters) -> np.ndarray:
-    """Count the mentions that each two clusters share: (gold, predicted)."""
-    cluster_of = _cluster_ids(predicted)
-    shared = np.zeros((len(gold), len(predicted)))
-    for number, mentions in enumerate(gold):
-        for mention in mentions:
-            if mention in cluster_of:
-                shared[number, cluster_of[mention]] += 1
-    return shared
-
-
-def _sizes(clusters: Clusters) -> np.ndarray:
-    return np.array([len(mentions) for mentions in clusters], dtype=float)
-
-
-def b_cubed(gold: Clusters, predicted: Clusters) -> Fractions:
-    """Count mentions by how much of their cluster is in theirs on the other side (Bagga and Baldwin, 1998)."""
-    squares = _overlaps(gold, predicted) ** 2
-    in_gold, in_predicted = _sizes(gold), _sizes(predicted)
-    recalled = (squares.sum(1) / in_gold).sum()
-    precise = (squares.sum(0) / in_predicted).sum()
-    return Fractions(float(recalled), float(in_gold.sum()), float(precise), float(in_predicted.sum()))
-
-
-def ceaf(gold: Clusters, predicted: Clusters) -> Fractions:
-    """Sum the similarity φ4 of clusters (Luo, 2005) in the best one-to-one alignment."""
-    similarity = 2 * _overlaps(gold, predicted) / (_sizes(gold)[:, None] + _sizes(predicted)[None])
-    total = float(similarity[linear_sum_assignment(similarity, maximize=True)].sum())
-    return Fractions(total, len(gold), total, len(predicted))
-
-
-def mention(gold: Clusters, predicted: Clusters) -> Fractions:
-    """Count the mentions that are found, whatever their clusters."""
-    both = float(_overlaps(gold, predicted).sum())
-    return Fractions(both, float(_sizes(gold).sum()), both, float(_sizes(predicted).sum()))
-
-
-# The mean F1 of the first three is what CoNLL-2012 compared systems by.
-METRICS = {"muc": muc, "b_cubed": b_cubed, "ceaf": ceaf, "mention": mention}
+# The mean F1 of the first three is what CoNLL-2012 compared systems by; the last counts mentions, whatever their
+# clusters.
+METRICS = ("muc", "b_cubed", "ceaf", "mention")
 
 
 def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> dict[str, float]:
@@ -349,10 +276,9 @@ def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) 
 
     As the CoNLL-2012 scorer counts: over all documents together, of the clusters that there are, singletons included.
     """
+    counts = sum(count_matches(*clusters) for clusters in zip(gold, predicted, strict=True))
     scores = {"conll_f1": 0.0}
-    for name, metric in METRICS.items():
-        documents = [metric(*clusters) for clusters in zip(gold, predicted, strict=True)]
-        recalled, in_gold, precise, in_predicted = (sum(column) for column in zip(*documents, strict=True))
+    for name, (recalled, in_gold, precise, in_predicted) in zip(METRICS, counts.tolist(), strict=True):
         precision = precise / in_predicted if in_predicted else 0.0
         recall = recalled / in_gold if in_gold else 0.0
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
@@ -384,7 +310,7 @@ class Coreference(Task):
                 parts.append(document._asdict())
         return to_dataset(parts, source)
 
-    def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
+    def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
         documents = [to_document(row) for row in rows]
         sequences = []
         for document in documents:
@@ -392,7 +318,7 @@ class Coreference(Task):
                 sequences.append((words,))
         return Examples(sequences, documents, per_example=[len(document.sentences) for document in documents])
 
-    def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def targets(self, labels: Sequence[Any]) -> dict[str, Tensor]:
         rows = []
         for document in labels:
             mentions = []
@@ -402,7 +328,7 @@ class Coreference(Task):
             rows.append(torch.tensor(mentions, dtype=torch.long).view(-1, 3))
         return {"labels": pad_sequence(rows, batch_first=True, padding_value=IGNORED)}
 
-    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
+    def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
         """Score all clusters and, as OntoNotes has them, those of two mentions or more."""
         gold = [document.clusters for document in examples.labels]
         predicted = [predicted_clusters(rows) for rows in predictions]
@@ -412,17 +338,17 @@ class Coreference(Task):
         )
         return {**coreference_scores(gold, predicted), "without_singletons_conll_f1": linked["conll_f1"]}
 
-    def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
-    ) -> None:
+    def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
         """Write the documents in CoNLL-2012 format with the predicted clusters."""
+        file = io.StringIO()
         for document, rows in zip(examples.labels, predictions, strict=True):
             write_document(file, document._replace(clusters=predicted_clusters(rows)))
+        return {self.predictions_file: file.getvalue()}
 
 
 def predicted_clusters(rows: np.ndarray) -> Clusters:
     """Return a head's predictions (M, 3) for a document as clusters."""
-    clusters: dict[int, list[Mention]] = {}
+    clusters: defaultdict[int, list[Mention]] = defaultdict(list)
     for first, end, number in rows[rows[:, 0] != IGNORED].tolist():
-        clusters.setdefault(number, []).append((first, end))
+        clusters[number].append((first, end))
     return list(clusters.values())

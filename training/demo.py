@@ -4,8 +4,7 @@ Embeds sentences with elmo-mini, shows that a word's nearest uses share its sens
 ELMo, and plots both. The sentences are in training/sample; the outputs go to the folder demo.
 """
 
-import itertools
-import json
+import argparse
 import os
 import sys
 import textwrap
@@ -13,21 +12,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
 
 import numpy as np
+from pandas import DataFrame, read_csv
+from sklearn.neighbors import NearestNeighbors
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import MINI, ElmoEmbedder
-from modeling_elmo.files import BAD_INPUT, ElmoError
+from modeling_elmo.files import read_json
 from modeling_elmo.neighbors import Uses, mark
 from modeling_elmo.scoring import load_scorer
-from training.evaluate import unit
 from training.figures import draw_mix, draw_senses
 from training.finetune import MIX_FILE, STOPPED, finetune
-from training.readers import read_records
 from training.task_data import read_examples
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -61,22 +60,18 @@ TAGGER = """
     --learning_rate 0.003 --per_device_train_batch_size 8 --patience 0 --eval_strategy no --save_strategy no
     --load_best_model_at_end false --logging_strategy no --disable_tqdm true
 """.split()
+TAGGER += ["--train_file", f"{SAMPLE}/tags.train.tsv", "--validation_file", f"{SAMPLE}/tags.test.tsv"]
+TAGGERS = {
+    "characters only": ["--elmo_placement", "none"],
+    "with ELMo": ["--elmo_placement", "both", "--model_name_or_path", MINI],
+}
 
 
-class Use(NamedTuple):
-    """A word of the sample in its sentence."""
-
-    word: str
-    sense: str
-    words: list[str]
-    position: int
-
-
-def read_uses() -> list[Use]:
-    uses = []
-    for _, row in read_records(SAMPLE / "senses.tsv", "tsv"):
-        words = row["sentence"].split()
-        uses.append(Use(row["word"], row["sense"], words, words.index(row["word"])))
+def read_uses() -> DataFrame:
+    """Return the sample: a word, its sense, the words of its sentence and its position among them per row."""
+    uses = read_csv(SAMPLE / "senses.tsv", sep="\t")
+    uses["words"] = uses.pop("sentence").str.split()
+    uses["position"] = list(map(list.index, uses["words"], uses["word"]))
     return uses
 
 
@@ -94,45 +89,43 @@ def say(text: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ senses
 
 
-def embed_uses(uses: Sequence[Use], embedder: ElmoEmbedder) -> np.ndarray:
+def embed_uses(uses: DataFrame, embedder: ElmoEmbedder) -> np.ndarray:
     """Return every layer of every use: (layers, uses, D)."""
-    vectors = []
-    for use, array in zip(uses, embedder.embed(use.words for use in uses), strict=True):
-        vectors.append(array[:, use.position])
+    arrays = embedder.embed(uses["words"])
+    vectors = [array[:, position] for array, position in zip(arrays, uses["position"], strict=True)]
     return np.stack(vectors, axis=1)
 
 
 def static_neighbours(count: int = 6) -> dict[str, list[str]]:
     """Return the nearest frequent words by the softmax's vectors: one for all uses of a word, as in GloVe."""
     model, tokenizer = load_scorer(MINI)
-    vectors = unit(model.softmax.weight[:FREQUENT].detach().numpy())  # in order of frequency
-    found = {}
-    for word in QUERIES:
-        place = tokenizer.convert_tokens_to_ids(word)
-        order = np.argsort(-(vectors @ vectors[place]))
-        others = order[order != place]
-        found[word] = tokenizer.convert_ids_to_tokens(others[:count].tolist())
-    return found
+    vectors = model.softmax.weight[:FREQUENT].detach().numpy()  # in order of frequency
+    search = NearestNeighbors(n_neighbors=count + 1, metric="cosine").fit(vectors)
+    queries = vectors[tokenizer.convert_tokens_to_ids(list(QUERIES))]
+    nearest = search.kneighbors(queries, return_distance=False)[:, 1:]  # the first is the word itself
+    words = map(tokenizer.convert_ids_to_tokens, nearest.tolist())
+    return dict(zip(QUERIES, words, strict=True))
 
 
-def same_sense(uses: Sequence[Use], vectors: np.ndarray) -> int:
+def same_sense(uses: DataFrame, vectors: np.ndarray) -> int:
     """Count the uses that have the sense of the nearest other use of the same word; vectors: (uses, D)."""
-    cosines = unit(vectors) @ unit(vectors).T
-    words = np.array([use.word for use in uses])
-    cosines[(words[:, None] != words) | np.eye(len(uses), dtype=bool)] = -np.inf
-    return sum(uses[nearest].sense == use.sense for use, nearest in zip(uses, cosines.argmax(1), strict=True))
+    count = 0
+    for places in uses.groupby("word").indices.values():
+        search = NearestNeighbors(n_neighbors=1, metric="cosine").fit(vectors[places])
+        nearest = search.kneighbors(return_distance=False)[:, 0]  # not the use itself
+        senses = uses["sense"].to_numpy()[places]
+        count += np.count_nonzero(senses[nearest] == senses)
+    return count
 
 
-def chance(uses: Sequence[Use]) -> float:
+def chance(uses: DataFrame) -> float:
     """Return how many uses have the sense of another one of the same word that is drawn at random."""
-    expected = 0.0
-    for use in uses:
-        others = [other for other in uses if other.word == use.word and other is not use]
-        expected += np.mean([other.sense == use.sense for other in others])
-    return expected
+    words = uses.value_counts("word")
+    senses = uses.value_counts(["word", "sense"])
+    return (senses * (senses - 1)).div(words - 1, level="word").sum()
 
 
-def show_neighbours(uses: Sequence[Use], corpus: Path) -> None:
+def show_neighbours(uses: DataFrame, corpus: Path) -> None:
     with quietly():
         index = Uses(corpus, MINI)
     of_word = static_neighbours()
@@ -142,53 +135,52 @@ def show_neighbours(uses: Sequence[Use], corpus: Path) -> None:
         for query in queries:
             print(f"     {query}")
             for neighbor in index.nearest(query, SHOWN):
-                sense = uses[neighbor.number].sense
+                sense = uses["sense"][neighbor.number]
                 print(f"        {neighbor.score:.2f}  {sense:9s} {mark(neighbor.words, neighbor.position)}")
 
 
-def nearby(use: Use) -> str:
+def nearby(words: Sequence[str], position: int) -> str:
     """Return a few words around a use."""
-    start = max(use.position - 2, 0)
-    return " ".join(use.words[start : use.position + 3]).removesuffix(" .")
+    start = max(position - 2, 0)
+    return " ".join(words[start : position + 3]).removesuffix(" .")
 
 
 # ------------------------------------------------------------------------------------------------------------ tagger
 
 
-def train_tagger(placement: str, seed: int, epochs: int, folder: Path) -> dict[str, Any]:
-    """Train a tagger on the sample; return its results, of which "mix" has the weights of the layers."""
-    model = [] if placement == "none" else ["--model_name_or_path", MINI]
-    files = ["--train_file", str(SAMPLE / "tags.train.tsv"), "--validation_file", str(SAMPLE / "tags.test.tsv")]
-    run = ["--seed", str(seed), "--num_train_epochs", str(epochs), "--output_dir", str(folder)]
+def train_tagger(settings: Sequence[str], folder: str) -> tuple[float, dict[str, list[float]]]:
+    """Train a tagger on the sample; return its accuracy in per cent, and the weights of the layers at each place."""
     with quietly():
-        results = finetune([*TAGGER, "--elmo_placement", placement, *model, *files, *run])
+        results = finetune([*TAGGER, *settings, "--output_dir", folder])
     if results is None:
         raise KeyboardInterrupt
-    mix = folder / MIX_FILE
-    return {**results, "mix": json.loads(mix.read_text(encoding="utf-8")) if mix.exists() else {}}
+    mix = Path(folder, MIX_FILE)
+    weights = read_json(mix) if mix.exists() else {}
+    return 100 * results["eval_accuracy"], weights
 
 
 def compare_taggers(epochs: int, seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
     """Train with and without ELMo and print the scores; return the mixes' weights, by place and run."""
-    parts = {part: read_examples("pos", SAMPLE / f"tags.{part}.tsv") for part in ("train", "test")}
-    known = set(itertools.chain(*parts["train"]["words"]))
-    tested = list(itertools.chain(*parts["test"]["words"]))
+    train, test = (read_examples("pos", SAMPLE / f"tags.{part}.tsv") for part in ("train", "test"))
+    known = set(chain(*train["words"]))
+    tested = list(chain(*test["words"]))
     new = sum(word not in known for word in tested)
     say(
-        f"""Parts of speech, learned from {len(parts["train"])} sentences and tested on {len(parts["test"])} others
+        f"""Parts of speech, learned from {len(train)} sentences and tested on {len(test)} others
         ({len(tested)} words, {new} of them never seen in training). The two taggers differ in one thing: one also
         reads ELMo's vectors. Means of {len(seeds)} runs of {epochs} epochs."""
     )
-    weights: dict[str, dict[str, list[float]]] = {}
-    for placement, name in (("none", "characters only"), ("both", "with ELMo")):
+    weights: dict[str, dict[str, list[float]]] = {"input": {}, "output": {}}
+    for name, own in TAGGERS.items():
         started = time.monotonic()
         scores = []
-        for number, seed in enumerate(seeds, start=1):
-            with TemporaryDirectory() as scratch:
-                results = train_tagger(placement, seed, epochs, Path(scratch))
-            scores.append(100 * results["eval_accuracy"])
-            for place, values in results["mix"].items():
-                weights.setdefault(place, {})[f"run {number}"] = values
+        for seed in seeds:
+            with TemporaryDirectory() as folder:
+                settings = [*own, "--seed", str(seed), "--num_train_epochs", str(epochs)]
+                score, mix = train_tagger(settings, folder)
+            scores.append(score)
+            for place, values in mix.items():
+                weights[place][f"run {len(scores)}"] = values
         each = ", ".join(f"{score:.1f}" for score in scores)
         seconds = time.monotonic() - started
         print(f"     {name:16s} {np.mean(scores):5.1f} % right   (runs: {each}; {seconds:.0f} s)", flush=True)
@@ -205,7 +197,7 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     output.mkdir(parents=True, exist_ok=True)
     uses = read_uses()
     corpus = output / "sentences.txt"
-    corpus.write_text("".join(f"{' '.join(use.words)}\n" for use in uses), encoding="utf-8")
+    corpus.write_text("\n".join(uses["words"].str.join(" ")) + "\n", encoding="utf-8")
     embedder = ElmoEmbedder.from_pretrained(MINI, layers="all")
     vectors = embed_uses(uses, embedder)
     layers, _, size = vectors.shape
@@ -237,29 +229,28 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     print("\n4. Pictures")
     panels = {}
     for word in PICTURED:
-        numbers = [number for number, use in enumerate(uses) if use.word == word]
-        senses = [uses[number].sense for number in numbers]
-        labels = [nearby(uses[number]) for number in numbers]
-        panels[word] = (vectors[-1, numbers], senses, labels)
+        own = uses[uses["word"] == word]
+        labels = list(map(nearby, own["words"], own["position"]))
+        panels[word] = (vectors[-1, own.index], list(own["sense"]), labels)
     draw_senses(panels, output / "senses.png")
     draw_mix(weights, output / "mix_weights.png")
-    print(f"   {output / 'senses.png'}: the uses of {', '.join(PICTURED)}, coloured by sense")
-    print(f"   {output / 'mix_weights.png'}: how much of each layer the tagger with ELMo takes")
-
     model = os.path.relpath(MINI)
-    print("\nNext, after `source .venv/bin/activate`:")
-    print(f'   elmo neighbors "We [play] the drums ." --corpus {corpus}')
-    print(f'   elmo neighbors "We [play] the drums ." --corpus {corpus} --any-word --layer 1')
-    print(f'   elmo substitutes "He sat on the [bank] of the river ." --model {model}')
-    print(f"   elmo embed {corpus} --model {model} --output {output / 'vectors.parquet'}")
+    print(
+        f"""   {output}/senses.png: the uses of {", ".join(PICTURED)}, coloured by sense
+   {output}/mix_weights.png: how much of each layer the tagger with ELMo takes
+
+Next, after `source .venv/bin/activate`:
+   elmo neighbors "We [play] the drums ." --corpus {corpus}
+   elmo neighbors "We [play] the drums ." --corpus {corpus} --any-word --layer 1
+   elmo substitutes "He sat on the [bank] of the river ." --model {model}
+   elmo embed {corpus} --model {model} --output {output}/vectors.parquet"""
+    )
 
 
 def main() -> int:
+    argparse.ArgumentParser(prog="training.demo", description=__doc__).parse_args()
     try:
         demo()
-    except ElmoError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return STOPPED

@@ -20,12 +20,11 @@ Word in Context has `*.data.txt` and `*.gold.txt`.
 """
 
 import argparse
-import functools
-import gzip
 import json
 import math
+import re
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -34,15 +33,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.files import BAD_INPUT, ElmoError, write_text
+from modeling_elmo.corpus import Corpus, TextLines, open_corpus
+from modeling_elmo.files import BAD_INPUT, ElmoError, read_json, write_text
 from modeling_elmo.scoring import load_scorer
 from training.figures import draw_comparison, draw_mix
+from training.readers import located
 from training.settings import PLACEMENTS
 from training.task_data import read_examples
 
@@ -53,20 +55,23 @@ SENSE_PREFIX = "eng30-"
 # A cosine with a vector of zeros is 0.
 SMALLEST = 1e-12
 
-# The columns of training.compare that are read.
-COMPARED = ("model", "placement", "fraction", "metric", "mean", "standard deviation", "mix")
-
 Rows = list[dict[str, Any]]
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text, compressed or not."""
-    open_text = gzip.open if path.suffix == ".gz" else open
-    try:
-        with open_text(path, "rt", encoding="utf-8-sig") as file:
-            yield from file
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise ElmoError(f"{path}: cannot be read as text: {error}") from error
+def read_lines(path: Path) -> Corpus:
+    """Return the lines of a file of any extension, compressed or not."""
+    return Corpus(TextLines([str(path)]), name=str(path))
+
+
+def embed_layers(embedder: ElmoEmbedder, sentences: Sequence[list[str]], name: str) -> Iterator[np.ndarray]:
+    """Yield each sentence's layers, and their average as one more: (layers + 1, words, D)."""
+    for layers in tqdm(embedder.embed(sentences), total=len(sentences), desc=name, disable=None):
+        yield np.concatenate([layers, layers.mean(0, keepdims=True)])
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors to length 1, so that their products are cosines."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST)
 
 
 # -------------------------------------------------------------------------------------------------------- perplexity
@@ -74,40 +79,39 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path, limit: int | None) -> Rows:
     """Compute the perplexities of a text: every sentence by itself, and with carried states."""
-    sentences = [line.split() for line in islice(read_lines(path), limit) if line.strip()]
+    corpus = open_corpus(str(path), streaming=True)
+    sentences = []
+    for line in islice(corpus, limit):
+        sentences += corpus.sentences(line, tokenizer)
     if not sentences:
-        raise ElmoError(f"{path}: empty, there is nothing to predict")
-    words = list(chain(*sentences))
-    unknown = tokenizer.convert_tokens_to_ids(words).count(tokenizer.unk_token_id) / len(words)
-    about = {"text": path.name, "words": len(words), "unknown": unknown}
+        raise ElmoError(f"{path}: there are no sentences")
+    ids = tokenizer.convert_tokens_to_ids(list(chain(*sentences)))
+    unknown = ids.count(tokenizer.unk_token_id) / len(ids)
+    # Lanes of consecutive sentences; a batch holds the next sentence of each.
+    steps = math.ceil(len(sentences) / BATCH)
     rows = []
-    for carried in (False, True):
-        forward = backward = 0.0
-        count = 0
+    for kind in ("new in each sentence", "carried"):
+        totals = np.zeros(3)
         states = None
-        for batch in tqdm(lane_batches(sentences), desc=path.name, unit=" batches", leave=False, disable=None):
-            scores, new_states = model.score_batch(batch, tokenizer, states)
-            if carried:
+        for step in tqdm(range(steps), desc=path.name, unit=" batches", leave=False, disable=None):
+            scores, new_states = model.score_batch(sentences[step::steps], tokenizer, states)
+            if kind == "carried":
                 states = new_states
-            forward -= sum(score.forward.double().sum().item() for score in scores)
-            backward -= sum(score.backward.double().sum().item() for score in scores)
-            count += sum(len(score.forward) for score in scores)
+            for score in scores:
+                totals += [score.forward.double().sum(), score.backward.double().sum(), len(score.forward)]
+        forward, backward, count = totals.tolist()
         rows.append(
             {
-                **about,
-                "states": "carried" if carried else "new in each sentence",
-                "forward": math.exp(forward / count),
-                "backward": math.exp(backward / count),
-                "mean": math.exp((forward + backward) / (2 * count)),
+                "text": path.name,
+                "words": len(ids),
+                "unknown": unknown,
+                "states": kind,
+                "forward": math.exp(-forward / count),
+                "backward": math.exp(-backward / count),
+                "mean": math.exp(-(forward + backward) / (2 * count)),
             }
         )
     return rows
-
-
-def lane_batches(sentences: list[list[str]]) -> list[list[list[str]]]:
-    """Split a text into lanes of consecutive sentences; a batch holds the next sentence of each."""
-    length = math.ceil(len(sentences) / BATCH)
-    return [sentences[step::length] for step in range(length)]
 
 
 # ------------------------------------------------------------------------------------------------------------ senses
@@ -122,6 +126,10 @@ class Use(NamedTuple):
     is_first: bool  # whether WordNet lists one of the senses first of the lemma's
 
 
+# Uses of a lemma, each with its vectors of length 1: (layers + 1, D).
+Embedded = list[tuple[Use, np.ndarray]]
+
+
 def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
     """Yield the sentences of a sense file; what it joins by underscores are several words."""
     for number, line in enumerate(read_lines(path), start=1):
@@ -130,71 +138,59 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
         try:
             for token in json.loads(line)["tokens"]:
                 start = len(words)
-                words += token["w"].split("_") if len(token["w"]) > 1 else [token["w"]]
-                use = parse_use(token, slice(start, len(words)))
-                if use is not None:
-                    uses.append(use)
+                words += re.split(r"(?<=.)_", token["w"])
+                senses = []
+                is_first = False
+                for inventory, sense in token["senses"]:
+                    # Its number in the WordNet that the text was labelled by: SemCor's is 3.0, Senseval-2's 1.7.1.
+                    is_first |= "1" in sense.split(";")
+                    if inventory == INVENTORY and sense.startswith(SENSE_PREFIX):
+                        senses.append(sense)
+                if senses:
+                    lemma = (token["lemma"].lower(), senses[0][-1])
+                    uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
         except (ValueError, KeyError, TypeError) as error:
             raise ElmoError(f"{path}, line {number}: not a sentence with senses ({error!r})") from error
         yield words, uses
 
 
-def parse_use(token: dict[str, Any], place: slice) -> Use | None:
-    """Return a token of a sense file as a use, or None if it has no sense."""
-    senses = []
-    for inventory, sense in token["senses"]:
-        if inventory == INVENTORY and sense.startswith(SENSE_PREFIX):
-            senses.append(sense)
-    if not senses:
-        return None
-    # Its number in the WordNet that the text was labelled by: SemCor's is 3.0, Senseval-2's 1.7.1.
-    is_first = any("1" in sense.split(";") for _, sense in token["senses"])
-    return Use(place, (token["lemma"].lower(), senses[0][-1]), senses, is_first)
+def embed_uses(embedder: ElmoEmbedder, paths: Sequence[Path], dtype: type) -> dict[tuple[str, str], Embedded]:
+    """Return the uses of each lemma in sense files."""
+    by_lemma = defaultdict(list)
+    for path in paths:
+        sentences = list(read_uses(path))
+        arrays = embed_layers(embedder, [words for words, _ in sentences], path.name)
+        for (_, uses), layers in zip(sentences, arrays, strict=True):
+            for use in uses:
+                vectors = unit(layers[:, use.place].mean(1))
+                by_lemma[use.lemma].append((use, vectors.astype(dtype)))
+    if not by_lemma:
+        raise ElmoError(f"{', '.join(map(str, paths))}: no word has a sense of {INVENTORY}")
+    return by_lemma
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Scale vectors to length 1, so that their products are cosines."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST)
+def count_right(seen: Embedded, uses: Embedded, neighbors: int) -> tuple[int, np.ndarray]:
+    """Return how many senses a lemma has in training, and how often the right one is chosen for its uses in the test.
 
-
-def embed_uses(embedder: ElmoEmbedder, path: Path) -> Iterator[tuple[Use, np.ndarray]]:
-    """Yield each use and its vectors, the layers' and then their average: (layers + 1, D), of length 1."""
-    sentences = list(read_uses(path))
-    arrays = tqdm(embedder.embed(words for words, _ in sentences), total=len(sentences), desc=path.name, disable=None)
-    for (_, uses), layers in zip(sentences, arrays, strict=True):
-        for use in uses:
-            vectors = layers[:, use.place].mean(1)
-            yield use, unit(np.concatenate([vectors, vectors.mean(0, keepdims=True)]))
-
-
-class SeenUses:
-    """The uses of a lemma in the training data: their senses, and their vectors (uses, layers + 1, D)."""
-
-    def __init__(self, uses: Sequence[tuple[Use, np.ndarray]]) -> None:
-        self.senses = list(dict.fromkeys(sense for use, _ in uses for sense in use.senses))
-        self.has_sense = np.array(
-            [[sense in use.senses for sense in self.senses] for use, _ in uses], dtype=np.float32
-        )
-        self.vectors = np.stack([vectors for _, vectors in uses]).astype(np.float32)
-        self.centroids = unit(np.einsum("us,uld->sld", self.has_sense, self.vectors))
-
-    def most_frequent(self) -> str:
-        return self.senses[self.has_sense.sum(0).argmax()]
-
-    def by_centroid(self, vectors: np.ndarray) -> list[str]:
-        """Return, for each layer of a use, the sense whose mean vector is nearest."""
-        cosines = np.einsum("sld,ld->sl", self.centroids, vectors)
-        return [self.senses[best] for best in cosines.argmax(0)]
-
-    def by_neighbors(self, vectors: np.ndarray, count: int) -> list[str]:
-        """Return, for each layer of a use, the sense that its nearest uses vote for, each with 1 + its cosine."""
-        weights = 1 + np.einsum("uld,ld->ul", self.vectors, vectors)
-        chosen = []
-        for layer in weights.T:
-            nearest = np.argsort(-layer, kind="stable")[:count]
-            votes = layer[nearest] @ self.has_sense[nearest]
-            chosen.append(self.senses[votes.argmax()])
-        return chosen
+    The first row is the most frequent sense, the others are the layers and their average. The first column is the
+    sense of the nearest centroid, the second that of the nearest uses, which vote with 1 + their cosine.
+    """
+    senses = list(dict.fromkeys(chain(*(use.senses for use, _ in seen))))
+    has_sense = np.array([np.isin(senses, use.senses) for use, _ in seen], np.float32)  # (seen, senses)
+    known = np.array([vectors for _, vectors in seen], np.float32)  # (seen, layers + 1, D)
+    centroids = unit(np.einsum("us,uld->sld", has_sense, known))
+    most_frequent = has_sense.sum(0).argmax()
+    right = []
+    for use, vectors in uses:
+        chosen = [[most_frequent, most_frequent]]
+        nearest_centroids = np.einsum("sld,ld->sl", centroids, vectors).argmax(0)
+        weights = 1 + np.einsum("uld,ld->ul", known, vectors)
+        for centroid, layer in zip(nearest_centroids, weights.T, strict=True):
+            nearest = np.argsort(-layer, kind="stable")[:neighbors]
+            votes = layer[nearest] @ has_sense[nearest]
+            chosen.append([centroid, votes.argmax()])
+        right.append(np.isin(senses, use.senses)[chosen])
+    return len(senses), np.sum(right, axis=0)
 
 
 def senses(
@@ -204,106 +200,64 @@ def senses(
 
     As in the paper, the part of speech is known, and a lemma that the training data lacks has WordNet's first sense.
     """
-    uses: dict[tuple[str, str], list[tuple[Use, np.ndarray]]] = defaultdict(list)
-    for path in train:
-        for use, vectors in embed_uses(embedder, path):
-            uses[use.lemma].append((use, vectors.astype(np.float16)))  # some hundred thousand of them
-    if not uses:
-        raise ElmoError(f"{', '.join(map(str, train))}: no word has a sense of {INVENTORY}")
-    seen = functools.cache(lambda lemma: SeenUses(uses[lemma]))
-    right = {name: np.zeros(2) for name in ("most frequent sense", *names)}  # by centroid, by neighbours
-    known = ambiguous = total = backed_off = 0
-    for use, vectors in embed_uses(embedder, test):
-        total += 1
-        if use.lemma not in uses:
-            backed_off += use.is_first
+    seen = embed_uses(embedder, train, np.float16)  # some hundred thousand uses
+    right = np.zeros((1 + len(names), 2))
+    total = known = ambiguous = 0
+    for lemma, uses in embed_uses(embedder, [test], np.float32).items():
+        total += len(uses)
+        if lemma not in seen:
+            right += sum(use.is_first for use, _ in uses)
             continue
-        known += 1
-        options = seen(use.lemma)
-        ambiguous += len(options.senses) > 1
-        right["most frequent sense"] += options.most_frequent() in use.senses
-        choices = options.by_centroid(vectors), options.by_neighbors(vectors, neighbors)
-        for name, *chosen in zip(names, *choices, strict=True):
-            right[name] += [choice in use.senses for choice in chosen]
-    if not total:
-        raise ElmoError(f"{test}: no word has a sense of {INVENTORY}")
+        known += len(uses)
+        options, counts = count_right(seen[lemma], uses, neighbors)
+        right += counts
+        if options > 1:
+            ambiguous += len(uses)
     about = {"uses": total, "seen in training": known, "with several senses": ambiguous}
-    return [
-        {
-            "representation": name,
-            "F1": float(hits[0] + backed_off) / total,
-            f"F1 by {neighbors} nearest uses": float(hits[1] + backed_off) / total,
-            **about,
-        }
-        for name, hits in right.items()
-    ]
+    rows = []
+    for name, (by_centroid, by_votes) in zip(("most frequent sense", *names), (right / total).tolist(), strict=True):
+        scores = {"F1": by_centroid, f"F1 by {neighbors} nearest uses": by_votes}
+        rows.append({"representation": name, **scores, **about})
+    return rows
 
 
 # --------------------------------------------------------------------------------------------------------------- wic
 
 
-class Pair(NamedTuple):
-    """A word in two sentences: which word of each it is, and whether its sense is the same."""
-
-    sentences: tuple[list[str], list[str]]
-    places: tuple[int, int]
-    is_same: bool
-
-
-def read_pairs(folder: Path) -> list[Pair]:
-    """Of a part of Word in Context: its words are split already."""
-    files = [sorted(folder.glob(f"*.{kind}.txt")) for kind in ("data", "gold")]
-    if [len(found) for found in files] != [1, 1]:
-        raise ElmoError(f"{folder}: expected one *.data.txt and one *.gold.txt")
-    (data,), (gold,) = files
-    answers = [line.strip() for line in read_lines(gold)]
-    pairs = []
-    try:
-        for line, answer in zip(read_lines(data), answers, strict=True):
-            _, _, places, *sentences = line.rstrip("\n").split("\t")
-            first, second = (sentence.split() for sentence in sentences)
-            one, other = map(int, places.split("-"))
-            pairs.append(Pair((first, second), (one, other), {"T": True, "F": False}[answer]))
-    except (ValueError, KeyError) as error:
-        raise ElmoError(f"{data}, line {len(pairs) + 1}: no pair of sentences ({error!r})") from error
-    return pairs
-
-
-def cosines(embedder: ElmoEmbedder, pairs: Sequence[Pair], name: str) -> np.ndarray:
-    """Of the word's two vectors, by each layer and by their average: (layers + 1, pairs)."""
-    arrays = embedder.embed(sentence for pair in pairs for sentence in pair.sentences)
-    vectors = []
-    places = [place for pair in pairs for place in pair.places]
-    for place, layers in zip(places, tqdm(arrays, total=len(places), desc=name, disable=None), strict=True):
-        word = layers[:, place]
-        vectors.append(unit(np.concatenate([word, word.mean(0, keepdims=True)])))
-    stacked = np.stack(vectors)  # (2 * pairs, layers + 1, D)
-    return (stacked[::2] * stacked[1::2]).sum(-1).T
+def compare_pairs(embedder: ElmoEmbedder, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cosines of the two vectors of each pair (layers + 1, pairs), and 1 where the sense is the same."""
+    data = next(folder.glob("*.data.txt"), folder / "*.data.txt")  # the latter for the error
+    gold = data.with_name(data.name.replace(".data.", ".gold."))
+    is_same, sentences, places = [], [], []
+    with located(data):
+        for line, answer in zip(read_lines(data), read_lines(gold), strict=True):
+            _, _, positions, *pair = line.split("\t")
+            is_same.append(["F", "T"].index(answer.strip()))
+            sentences += map(str.split, pair)
+            places += map(int, positions.split("-"))
+    arrays = embed_layers(embedder, sentences, folder.name)
+    words = [layers[:, place] for layers, place in zip(arrays, places, strict=True)]
+    vectors = unit(np.array(words))  # (2 * pairs, layers + 1, D)
+    return (vectors[::2] * vectors[1::2]).sum(-1).T, np.array(is_same)
 
 
 def best_threshold(values: np.ndarray, is_same: np.ndarray) -> float:
-    """The cosine from which on pairs are best taken for the same sense."""
-    order = np.argsort(values)
-    ordered, right = values[order], is_same[order]
-    # With the first k pairs taken for different senses: those among them that are, and the others that are not.
-    hits = np.concatenate([[0], np.cumsum(~right)]) + right.sum() - np.concatenate([[0], np.cumsum(right)])
-    edges = np.concatenate([[-np.inf], (ordered[1:] + ordered[:-1]) / 2, [np.inf]])
-    return float(edges[hits.argmax()])
+    """Return the cosine from which on pairs are best taken for the same sense."""
+    ordered = np.sort(values)
+    thresholds = [-np.inf, *(ordered[1:] + ordered[:-1]) / 2, np.inf]
+    return max(thresholds, key=lambda threshold: np.count_nonzero((values >= threshold) == is_same))
 
 
 def wic(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) -> Rows:
-    """Accuracy of a threshold on the cosine, chosen on the training pairs, for each layer and their average."""
-    pairs = [read_pairs(folder) for folder in (train, test)]
-    values = [cosines(embedder, part, folder.name) for part, folder in zip(pairs, (train, test), strict=True)]
-    answers = [np.array([pair.is_same for pair in part]) for part in pairs]
+    """Compute the accuracy of a threshold on the cosine, chosen on the training pairs, by each layer."""
+    train_cosines, train_answers = compare_pairs(embedder, train)
+    test_cosines, test_answers = compare_pairs(embedder, test)
     rows = []
-    for number, name in enumerate(names):
-        threshold = best_threshold(values[0][number], answers[0])
-        seen, unseen = (
-            float(((of_part[number] >= threshold) == right).mean())
-            for of_part, right in zip(values, answers, strict=True)
-        )
-        rows.append({"representation": name, "accuracy": unseen, "on train": seen, "pairs": len(pairs[1])})
+    for name, seen, unseen in zip(names, train_cosines, test_cosines, strict=True):
+        threshold = best_threshold(seen, train_answers)
+        accuracy = accuracy_score(test_answers, unseen >= threshold)
+        on_train = accuracy_score(train_answers, seen >= threshold)
+        rows.append({"representation": name, "accuracy": accuracy, "on train": on_train, "pairs": len(test_answers)})
     return rows
 
 
@@ -312,19 +266,17 @@ def wic(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) -
 
 def tags(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) -> Rows:
     """Compute the accuracy of a linear classifier of each layer, and of their average."""
-    vectors, labels = {}, {}
-    for part, path in (("train", train), ("test", test)):
+    parts = []
+    for path in (train, test):
         rows = read_examples("pos", path)
-        arrays = tqdm(embedder.embed(rows["words"]), total=len(rows), desc=path.name, disable=None)
-        layers = np.concatenate(list(arrays), axis=1)
-        vectors[part] = np.concatenate([layers, layers.mean(0, keepdims=True)])  # (layers + 1, words, D)
-        labels[part] = np.array(list(chain(*rows["tags"])))
+        layers = np.concatenate(list(embed_layers(embedder, rows["words"], path.name)), axis=1)
+        parts.append((layers, list(chain(*rows["tags"]))))
+    (train_layers, train_tags), (test_layers, test_tags) = parts
     results = []
-    for number, name in enumerate(tqdm(names, desc="Classifiers", leave=False, disable=None)):
+    for name, seen, unseen in zip(names, train_layers, test_layers, strict=True):
         classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
-        classifier.fit(vectors["train"][number], labels["train"])
-        accuracy = classifier.score(vectors["test"][number], labels["test"])
-        results.append({"representation": name, "accuracy": float(accuracy), "words": len(labels["test"])})
+        accuracy = classifier.fit(seen, train_tags).score(unseen, test_tags)
+        results.append({"representation": name, "accuracy": accuracy, "words": len(test_tags)})
     return results
 
 
@@ -333,45 +285,31 @@ def tags(embedder: ElmoEmbedder, train: Path, test: Path, names: Sequence[str]) 
 
 def read_comparisons(folders: Sequence[Path]) -> Rows:
     """Read the rows of several comparisons, each with the name of its folder as its task."""
-    rows: Rows = []
+    rows = []
     for folder in folders:
-        try:
-            for row in json.loads((folder / "comparison.json").read_text(encoding="utf-8")):
-                rows.append({"task": folder.resolve().name, **{name: row[name] for name in COMPARED}})
-        except (ValueError, KeyError, TypeError) as error:
-            raise ElmoError(f"{folder}: not a comparison of training.compare ({error!r})") from error
-    if not rows:
-        raise ElmoError(f"{', '.join(map(str, folders))}: no run is finished")
-    models = Counter((row["task"], row["fraction"], row["model"]) for row in rows)
-    (task, fraction, model), times = models.most_common(1)[0]
-    if times > 1:
-        raise ElmoError(f"{task}, {model}, {fraction:.0%} of the data: {times} folders of that name have it")
+        task = folder.resolve().name
+        rows += [{"task": task, **row} for row in read_json(folder / "comparison.json")]
     return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
 
 
 def tasks(compared: Rows) -> Rows:
     """Return one row per task and part of its training data, with one column per model and the best gain by ELMo."""
     by_placement = sorted(compared, key=lambda row: PLACEMENTS.index(row["placement"]))
-    columns = list(dict.fromkeys(row["model"] for row in by_placement))
+    models = dict.fromkeys(row["model"] for row in by_placement)
     table = []
     for (task, fraction), grouped in groupby(compared, key=itemgetter("task", "fraction")):
         rows = list(grouped)
-        entry: dict[str, Any] = {"task": task, "training data": fraction, "score": rows[0]["metric"]}
-        entry |= dict.fromkeys(columns)
+        entry: dict[str, Any] = {"task": task, "training data": fraction, "score": rows[0]["metric"], **models}
         for row in rows:
-            entry[row["model"]] = {"mean": row["mean"], "standard deviation": row["standard deviation"]}
-        without = [row["mean"] for row in rows if row["placement"] == "none"]
-        with_elmo = [row["mean"] for row in rows if row["placement"] != "none"]
-        entry["gain"] = max(with_elmo) - without[0] if without and with_elmo else None
+            model = row["model"]
+            if entry[model] is not None:
+                raise ElmoError(f"{task}, {model}, {fraction:.0%} of the data: several folders of that name have it")
+            entry[model] = {"mean": row["mean"], "standard deviation": row["standard deviation"]}
+        baseline, *means = [row["mean"] for row in rows]
+        has_gain = means and rows[0]["placement"] == "none"
+        entry["gain"] = max(means) - baseline if has_gain else None
         table.append(entry)
     return table
-
-
-def draw_scores(task: str, compared: Rows, folder: Path) -> None:
-    """Plot the scores of a task against the part of its training data, where there are several (Figure 1)."""
-    if len({row["fraction"] for row in compared}) > 1:
-        folder.mkdir(parents=True, exist_ok=True)
-        draw_comparison(compared, folder / f"{task}.png")
 
 
 def mixes(compared: Rows) -> Rows:
@@ -379,97 +317,64 @@ def mixes(compared: Rows) -> Rows:
     rows = []
     for row in compared:
         for place, shares in row["mix"].items():
-            layers = dict(zip(layer_names(len(shares) - 1), shares, strict=True))
             about = {"task": row["task"], "training data": row["fraction"], "model": row["model"], "place": place}
-            rows.append({**about, **layers})
-    if len({len(row) for row in rows}) > 1:
-        raise ElmoError("biLMs of different numbers of layers: their mixes do not fit into one table")
+            layers = zip(layer_names(len(shares) - 1), shares, strict=True)
+            rows.append({**about, **dict(layers)})
     return rows
 
 
-def draw_mixes(compared: Rows, path: Path) -> None:
-    """Plot one panel per place and one row per task: its model with ELMo at most places and of most data."""
+def draw_tasks(compared: Rows, folder: Path) -> None:
+    """Plot the scores of tasks with several parts of the training data, and the mixes of all tasks.
+
+    A row of the mixes is that of a task's model with ELMo at most places and of most data.
+    """
     panels: dict[str, dict[str, list[float]]] = {}
-    for task, rows in groupby(compared, key=itemgetter("task")):
+    for task, grouped in groupby(compared, key=itemgetter("task")):
+        rows = list(grouped)
+        if rows[0]["fraction"] != rows[-1]["fraction"]:
+            draw_comparison(rows, folder / f"{task}.png")
         drawn = max(rows, key=lambda row: (len(row["mix"]), row["fraction"]))
         for place, shares in drawn["mix"].items():
             panels.setdefault(place, {})[task] = shares
-    draw_mix({place: panels[place] for place in sorted(panels)}, path)
+    if panels:
+        draw_mix(dict(sorted(panels.items())), folder / "mixes.png")
 
 
 # ----------------------------------------------------------------------------------------------------------- results
 
 
-def as_markdown(rows: Rows) -> str:
-    """Return rows with the same columns as a Markdown table."""
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    for row in rows:
-        lines.append([format_cell(name, value) for name, value in row.items()])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def format_cell(name: str, value: Any) -> str:
     """Format a value of a column; numbers up to 1 are percentages."""
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        deviation = value["standard deviation"]
-        spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
-        return f"{100 * value['mean']:.1f}{spread}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if not isinstance(value, float):
-        return str(value)
-    if name == "gain":  # points, not per cent
-        return f"{100 * value:+.1f}"
-    return f"{value:.2f}" if value > 1 else f"{100 * value:.1f} %"
+    match value:
+        case None:
+            return ""
+        case {"mean": mean, "standard deviation": None}:
+            return f"{100 * mean:.1f}"
+        case {"mean": mean, "standard deviation": spread}:
+            return f"{100 * mean:.1f} ± {100 * spread:.1f}"
+        case int():
+            return f"{value:,}"
+        case float() if name == "gain":  # points, not per cent
+            return f"{100 * value:+.1f}"
+        case float() if value > 1:
+            return f"{value:.2f}"
+        case float():
+            return f"{100 * value:.1f} %"
+    return str(value)
 
 
 def write(rows: Rows, name: str, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write rows with the same columns as JSON and as a Markdown table."""
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    lines += [list(map(format_cell, row, row.values())) for row in rows]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     write_text(folder / f"{name}.json", json.dumps(rows, indent=1) + "\n")
-    write_text(folder / f"{name}.md", as_markdown(rows))
-    print(f"{as_markdown(rows)}\nWrote {name}.json and {name}.md to {folder}")
+    write_text(folder / f"{name}.md", table)
+    print(f"{table}\nWrote {name}.json and {name}.md to {folder}")
 
 
 def layer_names(lstm_layers: int) -> list[str]:
     return ["characters", *(f"LSTM layer {number}" for number in range(1, lstm_layers + 1))]
-
-
-def at_least_1(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
-    return number
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="training.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    tables = parser.add_subparsers(dest="table", required=True)
-    parsers = {name: tables.add_parser(name) for name in ("perplexity", "senses", "wic", "tags", "tasks")}
-    for name, table in parsers.items():
-        if name != "tasks":
-            table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
-        table.add_argument("--output_dir", required=True, type=Path)
-    parsers["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training.compare")
-    parsers["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenized sentences, one per line")
-    parsers["perplexity"].add_argument("--limit", type=at_least_1, help="lines to read of each text")
-    parsers["senses"].add_argument("--train", required=True, nargs="+", type=Path, help="sense files, .gz or not")
-    parsers["senses"].add_argument("--neighbors", type=at_least_1, default=20, help="uses that vote (default 20)")
-    parsers["tags"].add_argument("--train", required=True, type=Path, help="CoNLL-U, or word and tag columns")
-    parsers["wic"].add_argument("--train", required=True, type=Path, help="the folder of the training pairs")
-    for name in ("senses", "wic", "tags"):
-        parsers[name].add_argument("--test", required=True, type=Path, help="a file of the same kind to score on")
-    own = parser.parse_args(list(arguments))
-    transformers_logging.set_verbosity_error()
-    try:
-        write(make_rows(own), own.table, own.output_dir)
-    except (ElmoError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    return 0
 
 
 def make_rows(own: argparse.Namespace) -> Rows:
@@ -479,13 +384,12 @@ def make_rows(own: argparse.Namespace) -> Rows:
         return list(chain(*(perplexities(model, tokenizer, text, own.limit) for text in own.texts)))
     if own.table == "tasks":
         compared = read_comparisons(own.comparisons)
-        for task, rows in groupby(compared, key=itemgetter("task")):
-            draw_scores(task, list(rows), own.output_dir)
+        table = tasks(compared)
+        draw_tasks(compared, own.output_dir)
         mixed = mixes(compared)
         if mixed:
             write(mixed, "mixes", own.output_dir)
-            draw_mixes(compared, own.output_dir / "mixes.png")
-        return tasks(compared)
+        return table
     embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
     names = [*layer_names(embedder.model.config.num_hidden_layers), "average"]
     if own.table == "senses":
@@ -493,6 +397,39 @@ def make_rows(own: argparse.Namespace) -> Rows:
     if own.table == "wic":
         return wic(embedder, own.train, own.test, names)
     return tags(embedder, own.train, own.test, names)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="training.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tables = parser.add_subparsers(dest="table", required=True)
+    parsers = {name: tables.add_parser(name) for name in ("perplexity", "senses", "wic", "tags", "tasks")}
+    for name, table in parsers.items():
+        table.add_argument("--output_dir", required=True, type=Path)
+        if name != "tasks":
+            table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
+    for name in ("senses", "wic", "tags"):
+        nargs = "+" if name == "senses" else None
+        parsers[name].add_argument("--train", required=True, nargs=nargs, type=Path, help="what to learn from")
+        parsers[name].add_argument("--test", required=True, type=Path, help="what to score on")
+    parsers["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training.compare")
+    parsers["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenized sentences, one per line")
+    parsers["perplexity"].add_argument("--limit", type=int, help="lines to read of each text")
+    parsers["senses"].add_argument("--neighbors", type=int, default=20, help="uses that vote (default 20)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    own = parse_arguments(arguments)
+    transformers_logging.set_verbosity_error()
+    try:
+        own.output_dir.mkdir(parents=True, exist_ok=True)
+        write(make_rows(own), own.table, own.output_dir)
+    except (ElmoError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
+from transformers import BatchEncoding
 
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.files import atomic_write
@@ -38,6 +39,8 @@ LAYER_SETTINGS = (
     "spelling",
 )
 
+_SPLITTER = ElmoTokenizer()
+
 Text = list[str]
 # A text, or a pair of texts.
 WordSequence = tuple[Text, ...]
@@ -49,14 +52,13 @@ class Examples:
 
     sequences: list[WordSequence]
     labels: list[Any]
-    per_example: int | Sequence[int] = 1  # sequences: the same number for all, or one for each
+    names: Sequence[str] = ()  # of the labels, by id
+    rows: Sequence[Mapping[str, Any]] = ()  # what the examples were made of, where the task needs it again
+    per_example: Sequence[int] = ()  # the sequences of each example, where not every one has one
     store: "LayerStore | None" = None
 
     def __post_init__(self) -> None:
-        counts = self.per_example
-        if isinstance(counts, int):
-            counts = [counts] * len(self)
-        self._starts = [0, *itertools.accumulate(counts)]
+        self._starts = [0, *itertools.accumulate(self.per_example or [1] * len(self))]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -65,39 +67,33 @@ class Examples:
         return self.sequences[self._starts[index] : self._starts[index + 1]]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        sequences = self.sequences_of(index)
-        layers = None
+        example = {"sequences": self.sequences_of(index), "label": self.labels[index]}
+        if self.per_example:
+            example["has_several"] = True
         if self.store is not None:
-            layers = [self.store.layers(sequence) for sequence in sequences]
-        return {
-            "sequences": sequences,
-            "has_several": self.per_example != 1,
-            "layers": layers,
-            "label": self.labels[index],
-        }
+            example["layers"] = [self.store.layers(sequence) for sequence in example["sequences"]]
+        return example
 
     def lengths(self) -> list[int]:
         """Return the tokens of every example's longest sequence, for batches of like length."""
-        lengths = []
-        for index in range(len(self)):
-            lengths.append(max(count_tokens(sequence) for sequence in self.sequences_of(index)))
-        return lengths
+        counts = [count_tokens(sequence) for sequence in self.sequences]
+        return [max(counts[start:end]) for start, end in itertools.pairwise(self._starts)]
 
 
-def count_tokens(sequence: WordSequence) -> int:
+def count_tokens(texts: Iterable[Sequence[str]]) -> int:
     """Count words, and the two markers of each text."""
-    return sum(len(text) + 2 for text in sequence)
+    return sum(len(text) + 2 for text in texts)
 
 
-def to_words(text: str | Text, tokenizer: ElmoTokenizer) -> Text:
+def to_words(text: str | Text) -> Text:
     """Split a text that is not split into words yet."""
-    return tokenizer.tokenize(text) if isinstance(text, str) else list(text)
+    return _SPLITTER.tokenize(text) if isinstance(text, str) else text
 
 
-def encode(sequences: Sequence[WordSequence], tokenizer: ElmoTokenizer) -> dict[str, Tensor]:
+def encode(sequences: Sequence[WordSequence], tokenizer: ElmoTokenizer) -> BatchEncoding:
     """Encode sequences as a padded batch."""
-    columns = [list(column) for column in zip(*sequences, strict=True)]
-    return dict(tokenizer(*columns, is_split_into_words=True, padding=True, return_tensors="pt"))
+    columns = map(list, zip(*sequences, strict=True))
+    return tokenizer(*columns, is_split_into_words=True, padding=True, return_tensors="pt")
 
 
 # ----------------------------------------------------------------------------------------------------- kept layers
@@ -113,8 +109,7 @@ class LayerStore:
     def __init__(self, path: Path, texts: Sequence[tuple[str, ...]], features: int) -> None:
         self.path = path
         self.places = text_places(texts)
-        tokens = sum(len(text) + 2 for text in texts)
-        self.values = np.memmap(path, dtype=np.float32, mode="r", shape=(tokens, features))
+        self.values = np.memmap(path, dtype=np.float32, mode="r", shape=(count_tokens(texts), features))
 
     def layers(self, sequence: WordSequence) -> list[np.ndarray]:
         """Return the layers of each text of a sequence, its markers included: each (tokens, features)."""
@@ -130,12 +125,9 @@ class LayerStore:
         limit: float,
         in_use: Collection[Path] = (),
     ) -> "LayerStore | None":
-        """Find or compute the layers of some sequences; return None where they exceed `limit` gigabytes.
-
-        Files of other sequences are removed to make room, the least recently used first.
-        """
+        """Find or compute the layers of some sequences; return None where they exceed `limit` gigabytes."""
         texts = list(dict.fromkeys(tuple(text) for sequence in sequences for text in sequence))
-        tokens = sum(len(text) + 2 for text in texts)
+        tokens = count_tokens(texts)
         features = (2 * model.config.num_hidden_layers + 1) * model.config.projection_dim
         size = tokens * features * 4
         if size > limit * GIGABYTE:
@@ -169,7 +161,7 @@ def text_places(texts: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], slice
 
 
 def _make_room(folder: Path, limit: float, in_use: Collection[Path]) -> None:
-    """Remove files of layers until the others take at most `limit` bytes, and what killed runs left behind."""
+    """Remove the oldest files of layers until they take at most `limit` bytes, and what killed runs left behind."""
     for scratch in folder.glob(".layers-*.tmp"):
         if time.time() - scratch.stat().st_mtime > SECONDS_A_DAY:
             scratch.unlink(missing_ok=True)
@@ -185,20 +177,17 @@ def _compute_layers(
 ) -> None:
     """Write the layers of each text to its place in `values`, the longest texts first."""
     places = text_places(texts)
-    was_training = model.training
-    model.eval()
+    model.eval()  # the Trainer sets the mode that it needs
     waiting = sorted(texts, key=len)
     with tqdm(total=len(values), desc="biLM", unit=" words", unit_scale=True, disable=None) as bar:
         while waiting:
             count = max(BATCH_TOKENS // (len(waiting[-1]) + 2), 1)
             batch, waiting = waiting[-count:], waiting[:-count]
-            encoded = encode([(list(text),) for text in batch], tokenizer)
-            inputs = {name: tensor.to(model.device) for name, tensor in encoded.items()}
-            layers = model.bilm_layers(**inputs).float().cpu().numpy()
+            encoded = encode([(list(text),) for text in batch], tokenizer).to(model.device)
+            layers = model.bilm_layers(**encoded).float().cpu().numpy()
             for row, text in zip(layers, batch, strict=True):
                 values[places[text]] = row[: len(text) + 2]
                 bar.update(len(text) + 2)
-    model.train(was_training)
 
 
 def _fingerprint(texts: Sequence[tuple[str, ...]], model: ElmoTaskModel) -> str:
@@ -219,23 +208,18 @@ def _fingerprint(texts: Sequence[tuple[str, ...]], model: ElmoTaskModel) -> str:
 
 @dataclass
 class Collator:
-    """Makes batches of examples, as a task model's `forward` takes them.
-
-    Args:
-        tokenizer: the model's.
-        targets: the task's method that makes tensors of the examples' labels.
-    """
+    """Makes batches of examples, as a task model's `forward` takes them."""
 
     tokenizer: ElmoTokenizer
-    targets: Callable[[Sequence[Any], Mapping[str, Tensor]], dict[str, Tensor]]
+    targets: Callable[[Sequence[Any]], dict[str, Tensor]]  # the task's method
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         sequences = [sequence for example in examples for sequence in example["sequences"]]
-        batch = encode(sequences, self.tokenizer)
-        if examples[0]["layers"] is not None:
+        batch = dict(encode(sequences, self.tokenizer))
+        if "layers" in examples[0]:
             batch["bilm_layers"] = _pad_layers(examples, batch["input_ids"].shape[1])
-        targets = self.targets([example["label"] for example in examples], batch)
-        if examples[0]["has_several"]:  # empty sequences fill up examples that have fewer than others
+        targets = self.targets([example["label"] for example in examples])
+        if "has_several" in examples[0]:  # empty sequences fill up examples that have fewer than others
             counts = [len(example["sequences"]) for example in examples]
             batch = {name: pad_sequence(tensor.split(counts), batch_first=True) for name, tensor in batch.items()}
         return {**batch, **targets}
@@ -246,8 +230,5 @@ def _pad_layers(examples: Sequence[Mapping[str, Any]], width: int) -> Tensor:
     kept = [texts for example in examples for texts in example["layers"]]
     layers = np.zeros((len(kept), width, kept[0][0].shape[1]), dtype=np.float32)
     for row, texts in zip(layers, kept, strict=True):
-        start = 0
-        for values in texts:
-            row[start : start + len(values)] = values
-            start += len(values)
+        row[: sum(map(len, texts))] = np.concatenate(texts)
     return torch.from_numpy(layers)

@@ -13,6 +13,7 @@ first argument. Settings on the command line win, and include everything of tran
 
 import argparse
 import dataclasses
+import itertools
 import json
 import shutil
 import signal
@@ -22,7 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
@@ -42,14 +42,14 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.card import training_card
-from modeling_elmo.files import BAD_INPUT, ElmoError, atomic_write, first_line, write_text
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import load_word_vectors
 from training.coref import Coreference
-from training.examples import GIGABYTE, Collator, Examples, LayerStore
+from training.examples import GIGABYTE, Collator, LayerStore
 from training.figures import draw_mix
 from training.processes import keep_alive_until_exit, run_script
-from training.settings import TaskSettings, in_one_line, parse_with_recipe, read_changes
+from training.settings import TaskSettings, in_one_line, parse_with_recipe
 from training.squad import QuestionAnswering
 from training.srl import SemanticRoleLabeling
 from training.task_data import read_part, sample_fraction
@@ -58,7 +58,7 @@ from training.trainer import StopOnSignal, TaskTrainer, choose_labels
 
 TASKS: dict[str, Task] = {
     "sst": TextClassification("sst", ElmoForSequenceClassification),
-    "nli": TextClassification("nli", ElmoForSequenceClassification, sequence_encoder="esim"),
+    "nli": TextClassification("nli", ElmoForSequenceClassification, config={"sequence_encoder": "esim"}),
     "ner": Tagging("ner", ElmoForTokenClassification, metric="f1"),
     "pos": Tagging("pos", ElmoForTokenClassification),
     "choice": MultipleChoice("choice", ElmoForMultipleChoice),
@@ -70,6 +70,7 @@ RESULTS_FILE, MIX_FILE = "all_results.json", "mix_weights.json"
 STOPPED = 128 + signal.SIGINT
 # The default of TrainingArguments.
 NO_OUTPUT_DIR = "trainer_output"
+BILMS = ("ElmoModel", "ElmoForPreTraining")
 # Settings of ElmoConfig that may change when the training of a task model continues.
 CHANGEABLE = ("freeze_bilm", "train_word_vectors", "mix_l2", "head_dropout", "elmo_dropout")
 
@@ -84,59 +85,36 @@ def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
         file, split = getattr(settings, f"{part}_file"), getattr(settings, f"{part}_split")
         if file or (settings.dataset_name and split):
             rows[part] = read_part(task, settings, part == "train", file, split)
-        elif part != "test":
-            raise ElmoError(f"there is no {part} data: give --{part}_file, or a --{part}_split of the data set")
     return rows
 
 
-def check_output(folder: Path, resumes: bool) -> None:
-    """Refuse to mix a new run's results into another's."""
-    has_run = (folder / RESULTS_FILE).is_file() or any(folder.glob("checkpoint-*"))
-    if has_run and not resumes:
-        raise ElmoError(
-            f"{folder} has a run already: resume it with --resume_from_checkpoint last, or give another --output_dir"
-        )
-
-
-def is_task_model(task: Task, settings: TaskSettings, config: ElmoConfig) -> bool:
-    """Return whether the settings' folder is a model of this task, to train further, rather than a biLM.
+def read_config(task: Task, settings: TaskSettings) -> tuple[ElmoConfig, bool]:
+    """Return the config of the model to train, and whether it is a model of this task already, rather than a biLM.
 
     Such a model stays as it is, but for what training may change; settings that say otherwise are refused.
     """
     folder = settings.model_name_or_path
-    architecture = config.architectures[0] if config.architectures else None
-    if folder is None or architecture in (None, "ElmoModel", "ElmoForPreTraining"):
-        return False
-    if architecture != task.head.__name__:
-        raise ElmoError(
-            f"{folder} is an {architecture}, of another task: give a biLM's folder, such as one that "
-            "ElmoModel.from_pretrained(…).save_pretrained(…) makes of it"
-        )
-    if settings.tag_scheme not in (None, config.tag_scheme):
-        raise ElmoError(f"{folder} has the labels of --tag_scheme {config.tag_scheme}: give that")
-    given = read_changes("head_overrides", settings.head_overrides, "head_dim=100")
-    given |= {**task.config, "elmo_placement": settings.elmo_placement, "mix": settings.mix}
-    for name, value in given.items():
+    try:
+        config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
+    except (OSError, ValueError) as error:
+        raise ElmoError(f"{folder}: there is no model: {first_line(error)}") from error
+    architecture = (config.architectures or BILMS)[0]
+    is_trained = architecture not in BILMS
+    if is_trained:
+        if architecture != task.head.__name__:
+            raise ElmoError(f"{folder} is an {architecture}, of another task: give the folder of a biLM")
+        recipe = settings.head or {}  # the sizes of a new model, except what training may change
+        settings.head = {name: recipe[name] for name in CHANGEABLE if name in recipe}
+        settings.head |= {name: getattr(config, name) for name in ("max_context_words", "context_overlap")}
+    changes = {**settings.head_config(), **task.config}
+    for name, value in changes.items():
         before = getattr(config, name, None)
-        if name not in CHANGEABLE and before != value:
+        if is_trained and name not in CHANGEABLE and before != value:
             raise ElmoError(f"{folder} has {name}={before}, not {value}: a trained task model cannot change it")
-    for name, value in settings.head_config().items():
-        if name in CHANGEABLE:
-            setattr(config, name, value)
-    settings.head = {name: getattr(config, name) for name in ("max_context_words", "context_overlap")}
-    return True
-
-
-def check_labels(folder: str, known: list[str], labels: list[str]) -> None:
-    """Refuse data whose labels are not those of the folder's task model."""
-    problems = []
-    for name, missing in (("data", set(known) - set(labels)), ("model", set(labels) - set(known))):
-        if missing:
-            problems.append(f"the {name} lacks {', '.join(sorted(missing))}")
-    if problems:
-        raise ElmoError(
-            f"{folder} was trained for other labels: {'; '.join(problems)}. Start from its biLM to train with new ones"
-        )
+    try:
+        return ElmoConfig.from_dict({**config.to_dict(), **changes}), is_trained
+    except (ValueError, TypeError, StrictDataclassError) as error:  # it names what it refuses
+        raise ElmoError(" ".join(str(error).split())) from error
 
 
 def new_model(
@@ -144,12 +122,8 @@ def new_model(
 ) -> tuple[ElmoTaskModel, ElmoTokenizer]:
     """Build a task model, on a biLM if there is one, and its tokenizer, with the word vectors' vocabulary."""
     folder = settings.model_name_or_path
-    changes = {**settings.head_config(), **task.config}
-    if labels:
-        changes["id2label"] = dict(enumerate(labels))
-        changes["label2id"] = {label: number for number, label in enumerate(labels)}
-    tokenizer = ElmoTokenizer(max_characters_per_token=config.max_characters_per_token)
-    vectors = None
+    width = config.max_characters_per_token
+    tokenizer, vectors = ElmoTokenizer(max_characters_per_token=width), None
     if folder and config.spelling == "dictionary" and settings.elmo_placement != "none":
         tokenizer = ElmoTokenizer.from_pretrained(folder)
         if settings.word_vectors:
@@ -157,24 +131,13 @@ def new_model(
     elif settings.word_vectors:
         vectors = load_word_vectors(settings.word_vectors, counts, settings.most_frequent_words)
         print(f"Word vectors: {vectors.coverage}")
-        tokenizer = ElmoTokenizer(
-            vocab=vectors.words,
-            lowercase_fallback=True,
-            max_characters_per_token=config.max_characters_per_token,
-        )
-        changes["word_vector_dim"] = vectors.vectors.shape[1]
-    changes["vocab_size"] = len(tokenizer)
-    known = {field.name for field in dataclasses.fields(config)} | {"id2label", "label2id"}
-    for name in changes:
-        if name not in known:
-            raise ElmoError(f"ElmoConfig has no `{name}`")
-    try:
-        for name, value in changes.items():
-            setattr(config, name, value)
-        config.validate()
-        model = task.head.from_pretrained(folder, config=config) if folder else task.head(config)
-    except (OSError, ValueError, TypeError, StrictDataclassError) as error:  # it names what it refuses
-        raise ElmoError(" ".join(str(error).split())) from error
+        tokenizer = ElmoTokenizer(vocab=vectors.words, lowercase_fallback=True, max_characters_per_token=width)
+        config.word_vector_dim = vectors.vectors.shape[1]
+    if labels:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: number for number, label in enumerate(labels)}
+    config.vocab_size = len(tokenizer)
+    model = task.head.from_pretrained(folder, config=config) if folder else task.head(config)
     if vectors is not None:
         model.set_word_vectors(vectors.vectors)
     return model, tokenizer
@@ -190,7 +153,9 @@ class Run:
         self.settings, self.training = settings, training
         self.task = TASKS[settings.task]
         self.folder = Path(str(training.output_dir))
-        check_output(self.folder, training.resume_from_checkpoint is not None)
+        has_run = (self.folder / RESULTS_FILE).is_file() or any(self.folder.glob("checkpoint-*"))
+        if has_run and training.resume_from_checkpoint is None:
+            raise ElmoError(f"{self.folder} has a run already: resume it with --resume_from_checkpoint last")
         self._build()
         if settings.elmo_placement != "none" and settings.freeze_bilm and settings.cache_gb > 0:
             self._keep_layers()
@@ -215,20 +180,18 @@ class Run:
     def _build(self) -> None:
         """Read the data and make the model and its tokenizer."""
         settings, task, folder = self.settings, self.task, self.settings.model_name_or_path
-        try:
-            config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
-        except (OSError, ValueError) as error:
-            raise ElmoError(f"{folder}: there is no model: {first_line(error)}") from error
-        is_trained = is_task_model(task, settings, config)
+        config, is_trained = read_config(task, settings)
         rows = read_parts(task, settings)
         self.labels = task.label_names(rows["train"])  # a part of the examples may lack some
         rows["train"] = sample_fraction(rows["train"], settings.train_fraction, seed=self.training.seed)
         if is_trained and self.labels:
             known = [config.id2label[number] for number in range(config.num_labels)]
-            check_labels(str(folder), known, self.labels)
+            different = set(known) ^ set(self.labels)
+            if different:
+                listed = ", ".join(sorted(different))
+                raise ElmoError(f"{folder} was trained for other labels: only one of model and data has {listed}")
             self.labels = known
-        splitter = ElmoTokenizer()
-        self.examples = {part: task.examples(found, self.labels, splitter) for part, found in rows.items()}
+        self.examples = {part: task.examples(found, self.labels) for part, found in rows.items()}
         set_seed(self.training.seed)
         if is_trained:
             self.model = task.head.from_pretrained(folder, config=config)
@@ -236,9 +199,8 @@ class Run:
             return
         counts: Counter[str] = Counter()
         for examples in self.examples.values():
-            for sequence in examples.sequences:
-                for words in sequence:
-                    counts.update(words)
+            for texts in examples.sequences:
+                counts.update(itertools.chain(*texts))
         self.model, self.tokenizer = new_model(task, settings, config, self.labels, counts)
 
     def _keep_layers(self) -> None:
@@ -254,7 +216,7 @@ class Run:
 
     def _scores(self, evaluation: EvalPrediction) -> dict[str, float]:
         predictions = self.trainer.in_order(evaluation.predictions)
-        return self.task.scores(self.trainer.evaluated, self.labels, predictions)
+        return self.task.scores(self.trainer.evaluated, predictions)
 
     def train(self) -> bool:
         """Train; return whether it reached the end."""
@@ -286,7 +248,9 @@ class Run:
             output = self.trainer.predict(self.examples[part], metric_key_prefix=prefix)
             self.trainer.save_metrics(prefix, output.metrics)
             if is_first:
-                self._write_predictions(beginning, self.examples[part], output.predictions)
+                for name, text in self.task.reports(self.examples[part], output.predictions).items():
+                    encodable = text.encode(errors="replace").decode()
+                    write_text(self.folder / f"{beginning}{name}", encodable)
         self.trainer.accelerator.wait_for_everyone()  # the first process has written the file
         results = json.loads((self.folder / RESULTS_FILE).read_text(encoding="utf-8"))
         if is_first:
@@ -298,29 +262,20 @@ class Run:
     def _write_card(self, results: dict[str, Any]) -> None:
         """Write the model's card, from the run's own settings and results."""
         default = TrainingArguments(output_dir=str(self.folder)).to_dict()
-        left_out = ("output_dir", "logging_dir", "resume_from_checkpoint")
         recipe = dataclasses.asdict(self.settings)
         for name, value in self.training.to_dict().items():
-            if value != default.get(name) and name not in left_out:
+            if value != default.get(name):
                 recipe[name] = value
         for name in ("train_file", "validation_file", "test_file", "model_name_or_path", "word_vectors"):
             if recipe[name] is not None:
                 recipe[name] = Path(recipe[name]).name  # paths of this machine are nobody else's business
-        del recipe["cache_dir"]
+        for name in ("output_dir", "logging_dir", "resume_from_checkpoint", "cache_dir"):
+            recipe.pop(name, None)
         data = recipe["train_file"] or recipe["dataset_name"]
         origin = f"Trained by `training.finetune` for the task `{self.settings.task}` on {data}."
         title = f"{type(self.model).__name__}: {self.settings.task}"
-        write_text(
-            self.folder / "README.md",
-            training_card(self.model, self.tokenizer, title, origin, results, recipe),
-        )
-
-    def _write_predictions(self, beginning: str, examples: Examples, predictions: np.ndarray) -> None:
-        path = self.folder / f"{beginning}{self.task.predictions_file}"
-        with atomic_write(path) as scratch, scratch.open("w", encoding="utf-8", errors="replace") as file:
-            self.task.write_predictions(file, examples, self.labels, predictions)
-        for name, text in self.task.reports(examples, self.labels, predictions).items():
-            write_text(self.folder / f"{beginning}{name}", text)
+        card = training_card(self.model, self.tokenizer, title, origin, results, recipe)
+        write_text(self.folder / "README.md", card)
 
 
 def write_mix(weights: dict[str, list[float]], folder: Path) -> None:
@@ -361,10 +316,7 @@ def finetune(arguments: Sequence[str]) -> dict[str, Any] | None:
     keep_alive_until_exit(run, training.world_size)
     parameters = sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad)
     counts = ", ".join(f"{len(examples):,} {part}" for part, examples in run.examples.items())
-    print(
-        f"{settings.task}: {counts} examples, {len(run.labels)} labels, {parameters:,} parameters to train, "
-        f"ELMo: {settings.elmo_placement}"
-    )
+    print(f"{settings.task}: {counts} examples, {len(run.labels)} labels, {parameters:,} parameters to train")
     if not run.train():
         print("stopped and saved: resume with --resume_from_checkpoint last", file=sys.stderr)
         return None

@@ -6,7 +6,7 @@ What parses a line or a record raises a plain ValueError; `located` adds the fil
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +25,12 @@ KINDS = {
     ".parquet": "parquet",
     ".conllu": "conllu",
 }
-TABLES = ("json", "csv", "tsv", "parquet")
+# Lines around the documents of CoNLL-2012.
+DOCUMENT_LINE = re.compile(r"#(begin|end) document\b")
 
 _BLANKS = re.compile(r"[ \t]+")
 _DOUBLED_QUOTES = re.compile(r'"(?:[^"]*"")+[^"]*"')
+_LOADING_ERRORS = (OSError, ValueError, datasets.exceptions.DatasetGenerationError)
 
 # A row of a table: where it is, for errors, and its values by column.
 Record = tuple[str, dict[str, Any]]
@@ -44,13 +46,15 @@ class Line(NamedTuple):
 
 @contextmanager
 def located(place: object) -> Iterator[None]:
-    """Say where bad data is: add `place` to the message of a ValueError."""
+    """Say where bad data is: add `place` to the message of an error."""
     try:
         yield
     except ElmoError:
         raise  # an inner place is more exact
     except ValueError as error:
         raise ElmoError(f"{place}: {first_line(error)}") from error
+    except (TypeError, KeyError, AttributeError) as error:  # values of other types, or keys that are missing
+        raise ElmoError(f"{place}: not the data of this task: {error!r}") from error
 
 
 # ------------------------------------------------------------------------------------------------- lines, columns
@@ -58,8 +62,6 @@ def located(place: object) -> Iterator[None]:
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield lines and their numbers. Only line feeds end a line: words may hold Unicode's other separators."""
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -69,21 +71,16 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, text.rstrip("\r\n")
 
 
-def split_columns(line: str) -> list[str]:
-    """Split a line at tabs or, where it has none, at blanks."""
-    if "\t" in line:
-        return line.split("\t")
-    return _BLANKS.split(line.strip(" "))
+def read_blocks(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[list[Line]]:
+    """Yield the sentences of numbered lines, which blank lines or the ends of documents separate.
 
-
-def read_blocks(
-    lines: Iterable[tuple[int, str]], path: Path, is_boundary: Callable[[str], object] | None = None
-) -> Iterator[list[Line]]:
-    """Yield the sentences of numbered lines: what stands between blank lines, or lines that `is_boundary` matches."""
+    Columns are between tabs or, where a line has none, between blanks.
+    """
     block: list[Line] = []
     for number, text in lines:
-        if text.strip() and not (is_boundary and is_boundary(text)):
-            block.append(Line(f"{path}, line {number}", number, split_columns(text)))
+        if text.strip() and not DOCUMENT_LINE.match(text):
+            columns = text.split("\t") if "\t" in text else _BLANKS.split(text.strip(" "))
+            block.append(Line(f"{path}, line {number}", number, columns))
         elif block:
             yield block
             block = []
@@ -95,30 +92,27 @@ def read_blocks(
 
 
 def read_records(path: Path, kind: str, class_names: bool = True) -> Iterator[Record]:
-    """Yield the rows of a file of one of the kinds in `TABLES`; `class_names` as in `dataset_records`."""
+    """Yield the rows of a JSON, CSV, TSV or Parquet file; `class_names` as in `dataset_records`."""
     if kind == "json":
         return _read_json(path)
-    if kind == "parquet":
-        try:
-            loaded = datasets.Dataset.from_parquet(str(path))
-        except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
-            raise ElmoError(f"{path}: {first_line(error.__cause__ or error)}") from error
-        return dataset_records(loaded, str(path), class_names)
-    return _read_delimited(path, "," if kind == "csv" else "\t")
+    if kind != "parquet":
+        return _read_delimited(path, kind)
+    try:
+        loaded = datasets.Dataset.from_parquet(str(path))
+    except _LOADING_ERRORS as error:
+        raise ElmoError(f"{path}: {first_line(error.__cause__ or error)}") from error
+    return dataset_records(loaded, str(path), class_names)
 
 
 def _read_json(path: Path) -> Iterator[Record]:
     """Yield the objects of JSON lines, or of one list."""
-    lines = list(read_lines(path))
+    lines = [(f"{path}, line {number}", text) for number, text in read_lines(path)]
+    records: Iterable[tuple[str, Any]]
     if lines and lines[0][1].startswith("["):
         items = parse_json("\n".join(text for _, text in lines), path)
-        records = [(f"{path}, item {number}", item) for number, item in enumerate(items)]
+        records = ((f"{path}, item {number}", item) for number, item in enumerate(items))
     else:
-        records = []
-        for number, text in lines:
-            if text.strip():
-                place = f"{path}, line {number}"
-                records.append((place, parse_json(text, place)))
+        records = ((place, parse_json(text, place)) for place, text in lines if text.strip())
     for place, record in records:
         if not isinstance(record, dict):
             raise ElmoError(f"{place}: expected a JSON object, got {type(record).__name__}")
@@ -133,37 +127,29 @@ def parse_json(text: str, place: object) -> Any:
         raise ElmoError(f"{place}: not JSON: {error}") from error
 
 
-def _read_delimited(path: Path, delimiter: str) -> Iterator[Record]:
+def _read_delimited(path: Path, kind: str) -> Iterator[Record]:
     """Yield the rows of CSV or TSV as strings.
 
     Most TSV files quote nothing, so that a quotation mark is one; only a field whose marks are all doubled inside a
     pair of them is taken as quoted.
     """
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     lines = (f"{text}\n" for _, text in read_lines(path))
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    header: list[str] = []
+    if kind == "csv":
+        reader = csv.DictReader(lines, strict=True)
+    else:
+        reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
-        for fields in reader:
+        for row in reader:
             place = f"{path}, line {reader.line_num}"
-            if fields in ([], [""]):
-                continue
-            if not header:
-                header = fields
-                continue
-            if len(fields) != len(header):
-                raise ElmoError(f"{place}: {len(fields)} fields where the header has {len(header)}")
-            if delimiter == "\t":
-                fields = [_unquote(field) for field in fields]
-            yield place, dict(zip(header, fields, strict=True))
+            if None in row or None in row.values():
+                raise ElmoError(f"{place}: more or fewer fields than in the header")
+            if kind == "tsv":
+                for name, value in row.items():
+                    if _DOUBLED_QUOTES.fullmatch(value):
+                        row[name] = value[1:-1].replace('""', '"')
+            yield place, row
     except csv.Error as error:
-        raise ElmoError(f"{path}, line {reader.line_num}: {error}") from error
-
-
-def _unquote(field: str) -> str:
-    if _DOUBLED_QUOTES.fullmatch(field):
-        return field[1:-1].replace('""', '"')
-    return field
+        raise ElmoError(f"{path}, line {reader.reader.line_num}: {error}") from error
 
 
 def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
@@ -172,7 +158,7 @@ def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
         if not any(Path(name, file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
             return datasets.load_dataset(name, config, split=split)
         loaded = datasets.load_from_disk(name)
-    except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
+    except _LOADING_ERRORS as error:
         raise ElmoError(f"{name}: {first_line(error.__cause__ or error)}") from error
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded

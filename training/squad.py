@@ -11,22 +11,21 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
 
-from modeling_elmo import ElmoConfig, ElmoTokenizer
+from modeling_elmo import ElmoConfig
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from modeling_elmo.reading_elmo import windows_of
 from modeling_elmo.splitting_elmo import Span, split_words
 from training.examples import Examples
-from training.readers import located, parse_json
+from training.readers import located, parse_json, read_lines
 from training.settings import TaskSettings
 from training.tasks import Task
 
@@ -45,56 +44,34 @@ Row = dict[str, Any]
 
 def read_articles(path: Path) -> Iterator[Row]:
     """Yield the questions of a SQuAD file: articles have paragraphs, and these have questions."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ElmoError(f"{path}: not UTF-8 text") from error
-    articles = _get(parse_json(text, path), "data", list, path)
-    for i, article in enumerate(articles):
-        for j, paragraph in enumerate(_get(article, "paragraphs", list, f"{path}, data[{i}]")):
-            place = f"{path}, data[{i}].paragraphs[{j}]"
-            context = _get(paragraph, "context", str, place)
-            for k, question in enumerate(_get(paragraph, "qas", list, place)):
-                inside = f"{place}.qas[{k}]"
-                values = {"context": context}
-                for name, kind in (("id", str), ("question", str), ("answers", list)):
-                    values[name] = _get(question, name, kind, inside)
-                with located(inside):
-                    yield question_row(values)
-
-
-def _get(record: Any, name: str, kind: type, place: object) -> Any:
-    if not isinstance(record, dict) or not isinstance(record.get(name), kind):
-        expected = {list: "a list", str: "text"}.get(kind, "a value")
-        raise ElmoError(f"{place}: not SQuAD data: expected an object in which `{name}` is {expected}")
-    return record[name]
+    whole = parse_json("\n".join(text for _, text in read_lines(path)), path)
+    with located(path):
+        for i, article in enumerate(whole["data"]):
+            for j, paragraph in enumerate(article["paragraphs"]):
+                for k, question in enumerate(paragraph["qas"]):
+                    with located(f"{path}, data[{i}].paragraphs[{j}].qas[{k}]"):
+                        yield question_row({**question, "context": paragraph["context"]})
 
 
 def question_row(values: Row) -> Row:
     """Check a question, its context and its answers, each a text and its first character."""
-    question, context, answers = str(values["id"]), values["context"], values["answers"]
+    row = {"id": str(values["id"]), "question": values["question"], "context": values["context"]}
+    place = f"question {row['id']}"
     for name in ("question", "context"):
-        if not isinstance(values[name], str) or not _split(values[name]):
-            raise ValueError(f"the {name} of question {question} is empty: {values[name]!r}")
-    if isinstance(answers, list):  # of a file; Hub data sets have the lists inside
-        if not all(isinstance(answer, dict) for answer in answers):
-            raise ValueError(f"an answer to question {question} is not an object of `text` and `answer_start`")
-        answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
-    texts, starts = answers["text"], answers["answer_start"]
-    if not texts or len(texts) != len(starts):
-        raise ValueError(f"question {question} has no answers; SQuAD v1.1 has at least one for each")
+        if not _split(row[name]):
+            raise ValueError(f"the {name} of {place} is empty: {row[name]!r}")
+    answers = values["answers"]
+    if isinstance(answers, dict):  # Hub data sets have the lists inside
+        texts, starts = answers["text"], answers["answer_start"]
+    else:
+        texts = [answer["text"] for answer in answers]
+        starts = [answer["answer_start"] for answer in answers]
+    if not texts:
+        raise ValueError(f"{place} has no answers; SQuAD v1.1 has at least one for each")
     for text, start in zip(texts, starts, strict=True):
-        if not isinstance(text, str) or not text.strip() or not isinstance(start, int) or start < 0:
-            raise ValueError(
-                f"question {question} has the answer {text!r} at {start!r}; expected text and a character"
-            )
-        there = context[start : start + len(text)]
-        if there != text:
-            raise ValueError(
-                f"the answer {text!r} to question {question} is not at character {start} of its context, "
-                f"where there is {there!r}"
-            )
-    return {"id": question, "question": values["question"], "context": context, "answers": texts, "starts": starts}
+        if start < 0 or not text.strip() or not row["context"].startswith(text, start):
+            raise ValueError(f"the answer {text!r} to {place} is not at character {start} of its context")
+    return {**row, "answers": texts, "starts": starts}
 
 
 def answer_words(spans: Sequence[Span], answers: Sequence[str], starts: Sequence[int]) -> tuple[int, int]:
@@ -130,14 +107,11 @@ class QuestionAnswering(Task):
 
     def prepare(self, rows: Dataset, settings: TaskSettings, training: bool, source: str) -> Dataset:
         """Add the windows of each context; in training only those that have the answer."""
-        ids = Counter(rows["id"])
-        question, count = ids.most_common(1)[0]
+        (question, count), *_ = Counter(rows["id"]).most_common(1)
         if count > 1:
             raise ElmoError(f"{source}: there are {count} questions with the id {question!r}")
-        config = {field.name: field.default for field in fields(ElmoConfig)} | settings.head_config()
-        longest, overlap = config["max_context_words"], config["context_overlap"]
-        if not 0 <= overlap < longest:
-            raise ElmoError(f"`context_overlap` must be at least 0 and below {longest} words, got {overlap}")
+        config = ElmoConfig(**settings.head_config())
+        longest, overlap = config.max_context_words, config.context_overlap
         windows = []
         for row in rows:
             spans = _split(row["context"])
@@ -149,39 +123,36 @@ class QuestionAnswering(Task):
             windows.append(kept)
         return rows.add_column("windows", windows)
 
-    def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
+    def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
         sequences, windows = [], []
         for row in rows:
-            context = row["context"]
-            spans = _split(context)
-            question_words = [row["question"][start:end] for start, end in _split(row["question"])]
-            context_words = [context[start:end] for start, end in spans]
-            answer_first, answer_last = answer_words(spans, row["answers"], row["starts"])
+            question, context = row["question"], row["context"]
+            question_words = [question[start:end] for start, end in _split(question)]
             place = len(question_words) + MARKERS_BEFORE
+            answer_first, answer_last = answer_words(_split(context), row["answers"], row["starts"])
             for first, last in row["windows"]:
+                spans = _split(context)[first:last]
                 start = end = IGNORED
                 if first <= answer_first and answer_last < last:
                     start, end = place + answer_first - first, place + answer_last - first
-                sequences.append((question_words, context_words[first:last]))
-                windows.append(Window(row["id"], context, spans[first:last], place, start, end, row["answers"]))
+                sequences.append((question_words, [context[start:end] for start, end in spans]))
+                windows.append(Window(row["id"], context, spans, place, start, end, row["answers"]))
         return Examples(sequences, windows)
 
-    def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def targets(self, labels: Sequence[Any]) -> dict[str, Tensor]:
         return {
             "start_positions": torch.tensor([window.start for window in labels]),
             "end_positions": torch.tensor([window.end for window in labels]),
         }
 
-    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
+    def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
         gold = {window.question: window.answers for window in examples.labels}
         return answer_scores(best_answers(examples.labels, predictions), gold)
 
-    def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
-    ) -> None:
+    def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
         """Write one JSON object of questions' ids and answers, as the official script reads it."""
-        json.dump(best_answers(examples.labels, predictions), file, ensure_ascii=False, indent=1)
-        file.write("\n")
+        answers = best_answers(examples.labels, predictions)
+        return {self.predictions_file: json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
 
 
 def best_answers(windows: Sequence[Window], predictions: np.ndarray) -> dict[str, str]:
@@ -210,17 +181,16 @@ def exact_match(answer: str, gold: str) -> float:
 
 def word_f1(answer: str, gold: str) -> float:
     """Compute the F1 of the words that two answers share, counted as often as both have them."""
-    predictions, targets = normalized(answer).split(), normalized(gold).split()
-    shared = (Counter(predictions) & Counter(targets)).total()
-    if not shared:
-        return 0.0
-    return 2 * shared / (len(predictions) + len(targets))
+    predicted, target = Counter(normalized(answer).split()), Counter(normalized(gold).split())
+    return 2 * (predicted & target).total() / max(predicted.total() + target.total(), 1)
 
 
 def answer_scores(answers: Mapping[str, str], gold: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Compute mean exact match and F1 like the official script: with the best of a question's gold answers."""
     scores = {}
     for name, score in (("exact_match", exact_match), ("f1", word_f1)):
-        best = [max(score(answers[question], target) for target in targets) for question, targets in gold.items()]
+        best = []
+        for question, targets in gold.items():
+            best.append(max(score(answers[question], target) for target in targets))
         scores[name] = float(np.mean(best))
     return scores

@@ -11,33 +11,30 @@ frames of predicates; each predicate has a column of roles, in their order. File
 predictions are written into their own lines, where only roles change.
 """
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
 
-from modeling_elmo import ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from modeling_elmo.roles_elmo import role_spans
 from training.examples import Examples, WordSequence
-from training.readers import Line, located, read_blocks, read_lines
-from training.settings import TaskSettings
-from training.tasks import Task, label_words, sort_labels, word_labels
+from training.readers import DOCUMENT_LINE, Line, read_blocks, read_lines
+from training.tasks import Task, label_words, sort_labels, to_tsv, word_labels
 
 NO_FRAME = ("-", "_")
 # CoNLL-2012: the columns of word, part of speech, lemma and frame; roles are from the eleventh to before the last.
 CONLL_2012 = (3, 4, 6, 7)
 FIRST_ROLE = 11
 
-_DOCUMENT = re.compile(r"#(begin|end) document\b")
 _CELL = re.compile(r"(?:\(([^\s()*]+))?\*(\))?")
 
 # A role, and the words that have it: first and one past the last of each piece.
@@ -47,30 +44,30 @@ Argument = tuple[str, tuple[tuple[int, int], ...]]
 # -------------------------------------------------------------------------------------------------------- columns
 
 
-def read_propositions(path: Path, column: int | None = None) -> list[dict[str, Any]]:
+def read_propositions(path: Path, frame: str | None = None) -> list[dict[str, Any]]:
     """Read the sentences of a file, with or without predicates.
 
     A row has the sentence's words, the columns before the roles as they are, the positions of its predicates, the
-    words' roles as BIO labels for each predicate, and the file's own lines if it is CoNLL-2012, else none. `column`
-    has the frames and counts from 1; by default it is found.
+    words' roles as BIO labels for each predicate, and the file's own lines if it is CoNLL-2012, else none. `frame` is
+    the number of the column of frames, counted from 1; by default it is found.
     """
-    if column is not None and column < 2:
-        raise ElmoError(f"`column` of frames counts from 1 and is after the word's, got {column}")
     lines = list(read_lines(path))
-    is_conll_2012 = any(_DOCUMENT.match(text) for _, text in lines)
-    blocks = list(read_blocks(lines, path, _DOCUMENT.match))
+    blocks = list(read_blocks(lines, path))
+    is_conll_2012 = any(DOCUMENT_LINE.match(text) for _, text in lines)
     if is_conll_2012:
         blocks = [[_from_conll_2012(line) for line in block] for block in blocks]
-    column = column or _find_frame_column(blocks)
+    if frame is None:
+        column = _find_frame_column(blocks)
+    elif frame.isdecimal() and int(frame) > 1:
+        column = int(frame)
+    else:
+        raise ElmoError(f"`frame` must be the number of a column after the word's, as in frame=4, got {frame}")
+    # What stands between two sentences is kept with the first of them, what precedes all with the first.
+    starts = [0, *(block[0].number - 1 for block in blocks[1:]), len(lines)]
     rows = []
-    for number, block in enumerate(blocks):
+    for block, start, end in zip(blocks, starts, starts[1:], strict=False):
         row = _to_row(block, column)
-        row["own_lines"] = []
-        if is_conll_2012:
-            # What stands between two sentences is kept with the first of them, what precedes all with the first.
-            start = block[0].number - 1 if number else 0
-            end = blocks[number + 1][0].number - 1 if number + 1 < len(blocks) else len(lines)
-            row["own_lines"] = [text for _, text in lines[start:end]]
+        row["own_lines"] = [text for _, text in lines[start:end]] if is_conll_2012 else []
         rows.append(row)
     return rows
 
@@ -99,57 +96,51 @@ def _find_frame_column(blocks: Sequence[list[Line]]) -> int:
 
 
 def _to_row(block: list[Line], frame_column: int) -> dict[str, Any]:
-    width = len(block[0].columns)
+    first = block[0]
+    width = len(first.columns)
+    if width < frame_column:
+        raise ElmoError(f"{first.place}: no column {frame_column} for frames: there are {width}")
     predicates = []
     for word, line in enumerate(block):
-        with located(line.place):
-            if len(line.columns) != width:
-                raise ValueError(f"{len(line.columns)} columns where the sentence's first line has {width}")
-            if width < frame_column:
-                raise ValueError(f"no column {frame_column} for frames: there are {width}")
+        if len(line.columns) != width:
+            raise ElmoError(f"{line.place}: {len(line.columns)} columns where the sentence's first line has {width}")
         if line.columns[frame_column - 1] not in NO_FRAME:
             predicates.append(word)
-    if width - frame_column != len(predicates):
+    columns = list(zip(*(line.columns for line in block), strict=True))
+    roles = [labels_of_cells(cells, block) for cells in columns[frame_column:]]
+    if len(roles) != len(predicates):
         raise ElmoError(
-            f"{block[0].place}: the sentence has {len(predicates)} predicates by its column {frame_column}, and "
-            f"{width - frame_column} columns of roles"
+            f"{first.place}: the sentence has {len(predicates)} predicates by its column {frame_column}, and "
+            f"{len(roles)} columns of roles"
         )
-    roles = []
-    places = [line.place for line in block]
-    for column in range(frame_column, width):
-        roles.append(labels_of_cells([line.columns[column] for line in block], places))
     return {
-        "words": [line.columns[0] for line in block],
+        "words": list(columns[0]),
         "columns": ["\t".join(line.columns[:frame_column]) for line in block],
         "predicates": predicates,
         "roles": roles,
     }
 
 
-def labels_of_cells(cells: Sequence[str], places: Sequence[str]) -> list[str]:
-    """Return a column of brackets as BIO labels; `places` says where each cell is, for errors."""
+def labels_of_cells(cells: Sequence[str], lines: Sequence[Line]) -> list[str]:
+    """Return a column of brackets as BIO labels; `lines` say where each cell is, for errors."""
     labels: list[str] = []
-    open_role, opened_at = "", ""
-    for cell, place in zip(cells, places, strict=True):
+    open_role = ""
+    for cell, line in zip(cells, lines, strict=True):
         parts = _CELL.fullmatch(cell)
         if parts is None:
-            raise ElmoError(f"{place}: {cell!r} is not a role: expected (ROLE*, *, *) or (ROLE*)")
+            raise ElmoError(f"{line.place}: {cell!r} is not a role: expected (ROLE*, *, *) or (ROLE*)")
         role, closes = parts.groups()
-        if role and open_role:
-            raise ElmoError(f"{place}: {cell!r} begins inside of {open_role}: a predicate's roles may not overlap")
+        if (role and open_role) or (closes and not role and not open_role):
+            raise ElmoError(f"{line.place}: unbalanced brackets: {cell!r}")
         if role:
-            open_role, opened_at = role, place
+            open_role = role
             labels.append(f"B-{role}")
-        elif open_role:
-            labels.append(f"I-{open_role}")
-        elif closes:
-            raise ElmoError(f"{place}: unbalanced brackets: {cell!r} closes nothing")
         else:
-            labels.append("O")
+            labels.append(f"I-{open_role}" if open_role else "O")
         if closes:
             open_role = ""
     if open_role:
-        raise ElmoError(f"{opened_at}: unbalanced brackets: ({open_role}* is never closed")
+        raise ElmoError(f"{lines[-1].place}: unbalanced brackets: ({open_role}* is never closed")
     return labels
 
 
@@ -164,7 +155,7 @@ def cells_of_labels(labels: Sequence[str]) -> list[str]:
 
 def _replace_roles(line: str, cells: Sequence[str]) -> str:
     """Put other roles into a word's line of CoNLL-2012. Blanks stay: published files align columns by them."""
-    separator = r"(\t)" if "\t" in line else "(?<=[^ ])( +)(?=[^ ])"  # as in `split_columns`
+    separator = r"(\t)" if "\t" in line else "(?<=[^ ])( +)(?=[^ ])"  # as in `read_blocks`
     parts = re.split(separator, line)  # column, separator, column, ...
     parts[2 * FIRST_ROLE : -1 : 2] = cells
     return "".join(parts)
@@ -207,48 +198,34 @@ class Counts(NamedTuple):
 
 def count_arguments(predicted: Iterable[Sequence[str]], gold: Iterable[Sequence[str]]) -> dict[str, Counts]:
     """Count the arguments of all predicates: of all roles as "all", then by role in alphabetical order."""
-    in_gold: Counter[str] = Counter()
-    in_predicted: Counter[str] = Counter()
-    right: Counter[str] = Counter()
+    counters: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
     for predicted_labels, gold_labels in zip(predicted, gold, strict=True):
         predictions = arguments_of(predicted_labels)
         targets = arguments_of(gold_labels)
-        in_gold.update(role for role, _ in targets)
-        in_predicted.update(role for role, _ in predictions)
-        right.update(role for role, _ in predictions & targets)
-    table = {"all": Counts(in_gold.total(), in_predicted.total(), right.total())}
-    for role in sorted(in_gold.keys() | in_predicted.keys()):
-        table[role] = Counts(in_gold[role], in_predicted[role], right[role])
+        for counter, arguments in zip(counters, (targets, predictions, predictions & targets), strict=True):
+            counter.update(role for role, _ in arguments)
+    table = {"all": Counts(*(counter.total() for counter in counters))}
+    for role in sorted(counters[0] | counters[1]):
+        table[role] = Counts(*(counter[role] for counter in counters))
     return table
 
 
 # ----------------------------------------------------------------------------------------------------------- task
 
 
-@dataclass
-class RoleExamples(Examples):
-    """Sentences, each with one of its predicates; a label is the predicate's position and the words' label ids."""
-
-    sentences: list[dict[str, Any]] = field(default_factory=list)  # all of them, those without predicates too
-
-
 class SemanticRoleLabeling(Task):
-    """The roles of words for each predicate of a sentence."""
+    """The roles of words for each predicate of a sentence.
+
+    An example is a sentence and one of its predicates; its label is the predicate's position and the words' label ids.
+    """
 
     predictions_file = "predictions.conll"
 
-    def read_options(self, settings: TaskSettings) -> dict[str, Any]:
-        columns = settings.renamed_columns()
-        frame = columns.pop("frame", None)
-        if columns or not (frame is None or frame.isdecimal()):
-            raise ElmoError(f"`columns` of srl may only number that of frames, as in frame=4, got {settings.columns}")
-        return {} if frame is None else {"column": int(frame)}
-
     def label_names(self, rows: Dataset) -> list[str]:
-        return sort_labels([labels for sentence in rows["roles"] for labels in sentence])
+        return sort_labels(itertools.chain(*rows["roles"]))
 
-    def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
-        ids = {label: number for number, label in enumerate(labels)}
+    def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
+        ids = {label: number for number, label in enumerate(names)}
         sequences: list[WordSequence] = []
         targets: list[tuple[int, list[int]]] = []
         sentences = rows.to_list()
@@ -259,45 +236,36 @@ class SemanticRoleLabeling(Task):
                 targets.append((predicate, [ids.get(label, IGNORED) for label in roles]))
         if not targets:
             raise ElmoError("there are no examples: no sentence has a predicate")
-        return RoleExamples(sequences, targets, sentences=sentences)
+        return Examples(sequences, targets, names, sentences)
 
-    def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def targets(self, labels: Sequence[Any]) -> dict[str, Tensor]:
         predicates, roles = zip(*labels, strict=True)
-        return {"predicate_index": torch.tensor(predicates) + 1, "labels": word_labels(roles, batch)}  # after `<S>`
+        return {"predicate_index": torch.tensor(predicates) + 1, "labels": word_labels(roles)}  # after `<S>`
 
-    def count(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, Counts]:
+    def count(self, examples: Examples, predictions: np.ndarray) -> dict[str, Counts]:
         """Count the arguments of the examples by role."""
-        assert isinstance(examples, RoleExamples)
-        gold: list[list[str]] = []
-        for sentence in examples.sentences:
-            gold += sentence["roles"]
-        return count_arguments(label_words(predictions, labels), gold)
+        gold = itertools.chain(*(sentence["roles"] for sentence in examples.rows))
+        return count_arguments(label_words(predictions, examples.names), gold)
 
-    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
-        return self.count(examples, labels, predictions)["all"].scores()
+    def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
+        return self.count(examples, predictions)["all"].scores()
 
-    def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
-    ) -> None:
-        """Write the columns of the data with the predicted roles in place of its own; of CoNLL-2012 all its lines."""
-        assert isinstance(examples, RoleExamples)
-        predicted = iter(label_words(predictions, labels))
-        for sentence in examples.sentences:
+    def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
+        """Write the columns of the data with the predicted roles, of CoNLL-2012 all its lines; and scores by role."""
+        lines: list[Sequence[str]] = []
+        predicted = iter(label_words(predictions, examples.names))
+        for sentence in examples.rows:
             roles = [cells_of_labels(next(predicted)) for _ in sentence["predicates"]]
             words = zip(sentence["columns"], *roles, strict=True)
             if not sentence["own_lines"]:
-                for word in words:
-                    file.write("\t".join(word) + "\n")
-                file.write("\n")
+                lines += [*words, []]
             for line in sentence["own_lines"]:
-                if line.strip() and not _DOCUMENT.match(line):
+                if line.strip() and not DOCUMENT_LINE.match(line):
                     _, *cells = next(words)
                     line = _replace_roles(line, cells)
-                file.write(line + "\n")
-
-    def reports(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, str]:
-        lines = ["role\tprecision\trecall\tf1\tgold\tpredicted\tright"]
-        for role, counts in self.count(examples, labels, predictions).items():
-            scores = "\t".join(f"{score:.4f}" for score in counts.scores().values())
-            lines.append(f"{role}\t{scores}\t{counts.gold}\t{counts.predicted}\t{counts.right}")
-        return {"roles.tsv": "\n".join(lines) + "\n"}
+                lines.append([line])
+        table = [["role", "precision", "recall", "f1", *Counts._fields]]
+        for role, counts in self.count(examples, predictions).items():
+            scores = [f"{score:.4f}" for score in counts.scores().values()]
+            table.append([role, *scores, *map(str, counts)])
+        return {self.predictions_file: to_tsv(lines), "roles.tsv": to_tsv(table)}

@@ -4,23 +4,26 @@
 own. `task_data.py` reads the rows.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import seqeval.metrics
+import sklearn.metrics
 import torch
 from datasets import Dataset
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from modeling_elmo import ElmoTokenizer
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from training.examples import Examples, to_words
-from training.metrics import class_scores, tag_scores
 from training.settings import TaskSettings
 
 
+@dataclass
 class Task:
     """A task of `finetune.py`.
 
@@ -31,17 +34,12 @@ class Task:
         config: settings of ElmoConfig that the task fixes.
     """
 
+    name: str
+    head: type[ElmoTaskModel]
+    metric: str = "accuracy"
+    config: Mapping[str, Any] = field(default_factory=dict)
+
     predictions_file = "predictions.tsv"
-
-    def __init__(self, name: str, head: type[ElmoTaskModel], metric: str = "accuracy", **config: Any) -> None:
-        self.name = name
-        self.head = head
-        self.metric = metric
-        self.config = config
-
-    def read_options(self, settings: TaskSettings) -> dict[str, Any]:
-        """Return the options for `task_data.read_examples`."""
-        return {"columns": settings.renamed_columns(), "scheme": settings.tag_scheme or "BIO"}
 
     def prepare(self, rows: Dataset, settings: TaskSettings, training: bool, source: str) -> Dataset:
         """Return the rows as the settings want them, for training or not; `source` is for errors."""
@@ -51,25 +49,23 @@ class Task:
         """Return the labels of the training data in the order of their ids; none where labels have no names."""
         return []
 
-    def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
+    def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
+        """Return the examples of some rows; `names` are those of the labels."""
         raise NotImplementedError
 
-    def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def targets(self, labels: Sequence[Any]) -> dict[str, Tensor]:
         """Return what the head takes beside a batch's encoded texts, given the examples' labels."""
         return {"labels": torch.tensor(labels)}
 
-    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
-        """Score what the head predicted for the examples, in their order."""
-        raise NotImplementedError
+    def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
+        """Score what the head predicted for the examples, in their order: accuracy, and the classes' mean F1."""
+        accuracy = sklearn.metrics.accuracy_score(examples.labels, predictions)
+        f1 = sklearn.metrics.f1_score(examples.labels, predictions, average="macro", zero_division=0.0)
+        return {"accuracy": float(accuracy), "macro_f1": float(f1)}
 
-    def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
-    ) -> None:
+    def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
+        """Return the files to write, their names and contents, of which `predictions_file` is the first."""
         raise NotImplementedError
-
-    def reports(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, str]:
-        """Return further files to write beside the predictions: their names and contents."""
-        return {}
 
 
 class TextClassification(Task):
@@ -78,50 +74,44 @@ class TextClassification(Task):
     def label_names(self, rows: Dataset) -> list[str]:
         return sorted(set(rows["label"]))
 
-    def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
+    def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
         columns = [name for name in rows.column_names if name != "label"]  # words, text, or premise and hypothesis
         sequences = []
         for row in rows:
-            sequences.append(tuple(to_words(row[name], tokenizer) for name in columns))
-        return Examples(sequences, [_label_id(labels, label) for label in rows["label"]])
+            sequences.append(tuple(to_words(row[name]) for name in columns))
+        return Examples(sequences, label_ids(rows["label"], names), names)
 
-    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
-        targets = [labels[number] for number in examples.labels]
-        return class_scores([labels[number] for number in predictions], targets)
-
-    def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
-    ) -> None:
+    def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
         """Write one line per example: target, prediction, texts."""
+        lines = []
         for texts, target, prediction in zip(examples.sequences, examples.labels, predictions, strict=True):
-            _write_line(file, labels[target], labels[prediction], texts)
+            lines.append([examples.names[target], examples.names[prediction], *map(" ".join, texts)])
+        return {self.predictions_file: to_tsv(lines)}
 
 
 class MultipleChoice(Task):
     """The right one of several continuations of a text."""
 
-    def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
+    def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
         sequences = []
         count = len(rows[0]["choices"])
         for number, row in enumerate(rows, start=1):
             choices = row["choices"]
             if len(choices) != count:
                 raise ElmoError(f"example {number} has {len(choices)} choices, the first {count}: all need the same")
-            context = to_words(row["context"], tokenizer)
+            context = to_words(row["context"])
             for choice in choices:
-                sequences.append((context, to_words(choice, tokenizer)))
-        return Examples(sequences, list(rows["label"]), per_example=count)
+                sequences.append((context, to_words(choice)))
+        return Examples(sequences, list(rows["label"]), per_example=[count] * len(rows))
 
-    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
-        return class_scores(predictions.tolist(), examples.labels)
-
-    def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
-    ) -> None:
+    def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
         """Write one line per example: target, prediction, text and its right continuation."""
+        lines = []
         for number, prediction in enumerate(predictions):
             target = examples.labels[number]
-            _write_line(file, str(target), str(prediction), examples.sequences_of(number)[target])
+            texts = examples.sequences_of(number)[target]
+            lines.append([str(target), str(prediction), *map(" ".join, texts)])
+        return {self.predictions_file: to_tsv(lines)}
 
 
 class Tagging(Task):
@@ -130,55 +120,62 @@ class Tagging(Task):
     def label_names(self, rows: Dataset) -> list[str]:
         return sort_labels(rows["tags"])
 
-    def examples(self, rows: Dataset, labels: Sequence[str], tokenizer: ElmoTokenizer) -> Examples:
+    def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
         sequences = [(words,) for words in rows["words"]]
-        return Examples(sequences, [[_label_id(labels, tag) for tag in tags] for tags in rows["tags"]])
+        return Examples(sequences, [label_ids(tags, names) for tags in rows["tags"]], names)
 
-    def targets(self, labels: Sequence[Any], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {"labels": word_labels(labels, batch)}
+    def targets(self, labels: Sequence[Any]) -> dict[str, Tensor]:
+        return {"labels": word_labels(labels)}
 
-    def scores(self, examples: Examples, labels: Sequence[str], predictions: np.ndarray) -> dict[str, float]:
-        targets = [[labels[number] for number in row] for row in examples.labels]
-        return tag_scores(label_words(predictions, labels), targets, spans=self.name == "ner")
+    def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
+        """Compute the accuracy of tags and, where they mark spans, the CoNLL scorer's scores of spans."""
+        targets = [[examples.names[number] for number in row] for row in examples.labels]
+        predicted = label_words(predictions, examples.names)
+        scores = {"accuracy": seqeval.metrics.accuracy_score(targets, predicted)}
+        if self.metric == "f1":
+            for name in ("precision", "recall", "f1"):
+                score = getattr(seqeval.metrics, f"{name}_score")
+                scores[name] = float(score(targets, predicted, zero_division=0))
+        return scores
 
-    def write_predictions(
-        self, file: TextIO, examples: Examples, labels: Sequence[str], predictions: np.ndarray
-    ) -> None:
+    def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
         """Write one line per word, with an empty line after each sentence: word, target, prediction."""
-        predicted = label_words(predictions, labels)
+        lines: list[list[str]] = []
+        predicted = label_words(predictions, examples.names)
         for (words,), targets, tags in zip(examples.sequences, examples.labels, predicted, strict=True):
             for word, target, tag in zip(words, targets, tags, strict=True):
-                file.write(f"{word}\t{labels[target]}\t{tag}\n")
-            file.write("\n")
+                lines.append([word, examples.names[target], tag])
+            lines.append([])
+        return {self.predictions_file: to_tsv(lines)}
 
 
-def sort_labels(sentences: Sequence[Sequence[str]]) -> list[str]:
+def sort_labels(sentences: Iterable[Sequence[str]]) -> list[str]:
     """Return the labels of words in alphabetical order, O first."""
-    found = {label for labels in sentences for label in labels}
+    found = set().union(*sentences)
     return sorted(found, key=lambda label: (label != "O", label))
 
 
-def word_labels(labels: Sequence[Sequence[int]], batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the labels of each text's words at their places in the batch, after `<S>`, and -100 elsewhere: (B, T)."""
-    rows = torch.full(batch["input_ids"].shape, IGNORED)
-    for row, numbers in zip(rows, labels, strict=True):
-        row[1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.long)
-    return rows
+def label_ids(labels: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Return the ids of labels."""
+    ids = []
+    for label in labels:
+        if label not in names:
+            raise ElmoError(f"the label {label!r} is not one of the model's: {', '.join(sorted(names))}")
+        ids.append(names.index(label))
+    return ids
 
 
-def label_words(predictions: np.ndarray, labels: Sequence[str]) -> list[list[str]]:
+def word_labels(labels: Sequence[Sequence[int]]) -> Tensor:
+    """Return the labels of each text's words between its markers, which have -100, as a padded batch: (B, T)."""
+    rows = [torch.tensor([IGNORED, *numbers, IGNORED]) for numbers in labels]
+    return pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+
+
+def label_words(predictions: np.ndarray, names: Sequence[str]) -> list[list[str]]:
     """Return the names of the labels that were predicted for the words of each text."""
-    return [[labels[number] for number in row[row != IGNORED]] for row in predictions]
+    return [[names[number] for number in row[row != IGNORED]] for row in predictions]
 
 
-def _label_id(labels: Sequence[str], label: str) -> int:
-    if label not in labels:
-        raise ElmoError(f"the label {label!r} is not one of the model's: {', '.join(sorted(labels))}")
-    return labels.index(label)
-
-
-def _write_line(file: TextIO, target: str, prediction: str, texts: Sequence[list[str]]) -> None:
-    columns = [target, prediction]
-    for words in texts:
-        columns.append(" ".join(words))
-    file.write("\t".join(columns) + "\n")
+def to_tsv(lines: Iterable[Sequence[str]]) -> str:
+    """Return lines of columns as text."""
+    return "".join("\t".join(columns) + "\n" for columns in lines)

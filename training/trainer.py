@@ -64,11 +64,12 @@ class TaskTrainer(Trainer):
         optimizer = super().create_optimizer(*args)
         if self.bilm_learning_rate is None or not hasattr(self.model, "elmo"):
             return optimizer
-        bilm = {id(parameter) for parameter in self.model.elmo.parameters()}
+        bilm = set(self.model.elmo.parameters())
         for group in list(optimizer.param_groups):
-            moved = [parameter for parameter in group["params"] if id(parameter) in bilm]
+            parameters = group["params"]
+            moved = [parameter for parameter in parameters if parameter in bilm]
             if moved:
-                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in bilm]
+                group["params"] = [parameter for parameter in parameters if parameter not in bilm]
                 optimizer.add_param_group({**group, "params": moved, "lr": self.bilm_learning_rate})
         return optimizer
 
