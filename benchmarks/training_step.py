@@ -17,7 +17,7 @@ from harness import checkpoint, load, print_table, read_sentences, save, seconds
 
 from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.softmax_elmo import draw_negatives
-from training.data import Block, LaneWindows
+from training.data import Block, LaneWindows, lay_out
 
 
 class Sentences:
@@ -30,10 +30,7 @@ class Sentences:
 
     def read(self, *_):
         for number, words in enumerate(self.sentences):
-            back = words[::-1]
-            inputs = (["<S>", *words], ["</S>", *back])
-            targets = ([*words, "</S>"], [*back, "<S>"])
-            yield Block(0, number, inputs, targets, resets=[False] * len(inputs[0]))
+            yield Block(0, number, lay_out(words, self.tokenizer))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from training.data import (
     IGNORED,
     BlockReader,
     LaneWindows,
+    Token,
     count_words,
     encode_window,
     prefetch,
@@ -87,10 +88,16 @@ def test_every_word_of_every_epoch_is_predicted_once_in_each_direction(
 def test_an_epoch_ends_before_the_next_begins(tokenizer):
     """Of any process, all of an epoch is dealt out before anything of the next."""
     blocks = list(itertools.islice(make_reader(tokenizer, epochs=None).read(), 2 * len(SENTENCES)))
-    first = Counter(itertools.chain(*(block.targets[0] for block in blocks[: len(SENTENCES)])))
+    first = Counter(token.targets[0] for block in blocks[: len(SENTENCES)] for token in block.tokens)
     assert first == expected_counts()[0]
-    orders = [[block.inputs[0][1] for block in half] for half in (blocks[:83], blocks[83:])]
+    orders = [[block.tokens[0].targets[0] for block in half] for half in (blocks[:83], blocks[83:])]
     assert orders[0] != orders[1]
+
+
+def test_every_epoch_of_a_stream_has_its_own_order_in_each_process(tokenizer):
+    blocks = list(make_reader(tokenizer, streaming=True, epochs=2, processes=2).read())
+    epochs = [[block.tokens[0].targets[0] for block in blocks if block.epoch == epoch] for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
 
 
 @pytest.mark.parametrize("block_rows", [1, 8])
@@ -185,12 +192,6 @@ def test_a_worker_process_gives_the_same_windows(tokenizer):
         assert one[0].labels.tolist() == other[0].labels.tolist()
 
 
-def test_other_lanes_than_the_state_has_are_refused(tokenizer):
-    first = next(iter(LaneWindows(make_reader(tokenizer), 4, 6)))
-    with pytest.raises(ElmoError, match="begun with 4 lanes"):
-        next(iter(LaneWindows(make_reader(tokenizer), 5, 6, position=first[0].position)))
-
-
 def test_an_endless_run_over_no_words_is_refused(tokenizer):
     reader = BlockReader(Corpus(datasets.Dataset.from_dict({"text": ["", " "]}), "text"), tokenizer)
     with pytest.raises(ElmoError, match="no words"):
@@ -198,7 +199,7 @@ def test_an_endless_run_over_no_words_is_refused(tokenizer):
 
 
 def test_words_outside_the_vocabulary_are_read_as_spelled_and_predicted_as_unknown(tokenizer):
-    window = encode_window([["zebra"], ["zebra"]], [["zebra"], ["0.0"]], tokenizer)
+    window = encode_window([[Token(("zebra", "zebra"), ("zebra", "0.0"), is_reset=False)]], tokenizer)
     assert tokenizer.char_ids_to_word(window.char_ids[0].tolist()) == "zebra"
     assert window.labels.tolist() == [[[tokenizer.unk_token_id]], [[tokenizer.convert_tokens_to_ids("0.0")]]]
 
@@ -208,11 +209,11 @@ def test_a_byte_order_mark_is_no_part_of_a_word(suffix, tokenizer, tmp_path):
     path = tmp_path / f"marked{suffix}"
     path.write_text("\ufeff" + ("text\n" if suffix == ".csv" else "") + "the bank\n", encoding="utf-8")
     corpus = open_corpus([str(path)], as_dataset=True)
-    assert set(count_words(corpus, tokenizer).words) == {"the", "bank"}
+    assert set(count_words(corpus, tokenizer)[0]) == {"the", "bank"}
 
 
 def test_a_word_that_reads_like_padding_is_predicted_as_unknown(tokenizer):
-    window = encode_window([["<S>"], ["</S>"]], [["<pad>"], ["<pad>"]], tokenizer)
+    window = encode_window([[Token(("<S>", "</S>"), ("<pad>", "<pad>"), is_reset=False)]], tokenizer)
     assert window.labels.tolist() == [[[tokenizer.unk_token_id]]] * 2
 
 
@@ -220,7 +221,4 @@ def test_a_word_that_reads_like_padding_is_predicted_as_unknown(tokenizer):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_counting_counts_every_word(processes, streaming, tokenizer, monkeypatch):
     monkeypatch.setattr("training.data.ROWS_AT_ONCE", 10)
-    counts = count_words(make_corpus(streaming), tokenizer, processes)
-    assert counts.words == WORDS
-    assert counts.sentences == len(SENTENCES)
-    assert counts.predictions == WORDS.total() + len(SENTENCES)
+    assert count_words(make_corpus(streaming), tokenizer, processes) == (WORDS, len(SENTENCES))

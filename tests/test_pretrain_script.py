@@ -569,9 +569,9 @@ def test_freed_memory_is_kept_as_far_as_the_c_library_lets(largest, calls, monke
 
     monkeypatch.setattr(processes.sys, "platform", "linux")
     monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
-    assert processes.keep_freed_memory() == (largest > 0)
+    processes.keep_freed_memory()
     assert len(made) == calls
     # Set alone, the other threshold would have every block of a step mapped anew.
     assert (processes.M_TRIM_THRESHOLD in made) == (largest > 0)
     monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: SimpleNamespace())  # not glibc
-    assert not processes.keep_freed_memory()
+    processes.keep_freed_memory()

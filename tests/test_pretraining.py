@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
 from modeling_elmo.cli import app
 from modeling_elmo.softmax_elmo import draw_negatives
-from training.data import encode_window
+from training.data import encode_window, lay_out
 
 WORDS = "the bank of river is steep lends money a to he sat on ! .".split()
 SENTENCES = [
@@ -71,9 +71,7 @@ def by_hand(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, words: list[str
 
 def lanes_of(sentences, tokenizer):
     """Sentences as lanes, each language model's in the order in which it reads."""
-    forward = [["<S>", *words] for words in sentences], [[*words, "</S>"] for words in sentences]
-    backward = [["</S>", *words[::-1]] for words in sentences], [[*words[::-1], "<S>"] for words in sentences]
-    window = encode_window(forward[0] + backward[0], forward[1] + backward[1], tokenizer)
+    window = encode_window([lay_out(words, tokenizer) for words in sentences], tokenizer)
     return {"char_ids": window.char_ids, "word_index": window.word_index, "labels": window.labels}
 
 

@@ -12,11 +12,10 @@ import itertools
 import multiprocessing
 import os
 import signal
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,98 +42,130 @@ PREFETCHED = 8
 # ------------------------------------------------------------------------------------------------------- vocabulary
 
 
-class Counts(NamedTuple):
-    """The words and the number of sentences of a corpus."""
-
-    words: Counter[str]
-    sentences: int
-
-    @property
-    def predictions(self) -> int:
-        """Return how many predictions each language model makes per epoch: every word, and every sentence's end."""
-        return self.words.total() + self.sentences
-
-
-def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None = None) -> Counts:
-    """Count words and sentences in one pass, with several processes unless the corpus is a stream."""
+def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None = None) -> tuple[Counter[str], int]:
+    """Count words and sentences in one pass, with several processes."""
     words: Counter[str] = Counter()
     sentences = 0
-    with tqdm(desc="Counting words", unit=" words", unit_scale=True, disable=None) as bar:
-        for part in _count_parts(corpus, tokenizer, processes or os.cpu_count() or 1):
-            words.update(part.words)
-            sentences += part.sentences
-            bar.update(part.words.total())
-    return Counts(words, sentences)
+    batches = (batch[corpus.column] for batch in corpus.rows.iter(ROWS_AT_ONCE))
+    count = partial(_count_batch, replace(corpus, rows=None), tokenizer)
+    processes = processes or os.cpu_count() or 1
+    if not corpus.is_stream:
+        processes = min(processes, len(corpus.rows) // ROWS_AT_ONCE + 1)
+    bar = tqdm(desc="Counting words", unit=" words", unit_scale=True, disable=None)
+    # Ctrl-C is for the main process, which ends the others.
+    pool = multiprocessing.get_context("fork").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    with bar, pool:
+        for batch_words, batch_sentences in pool.imap_unordered(count, batches):
+            words.update(batch_words)
+            sentences += batch_sentences
+            bar.update(batch_words.total())
+    return words, sentences
 
 
-def _count_parts(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int) -> Iterator[Counts]:
-    if corpus.is_stream:
-        for values in batched(_values(corpus.rows, corpus.column), ROWS_AT_ONCE):
-            yield _count_values(corpus, tokenizer, values)
-        return
-    starts = range(0, len(corpus.rows), ROWS_AT_ONCE)
-    count = partial(_count_slice, corpus, tokenizer)
-    processes = min(processes, len(starts))
-    if processes < 2:
-        yield from map(count, starts)
-        return
-    with multiprocessing.get_context("fork").Pool(processes, _leave_interrupts_to_parent) as pool:
-        yield from pool.imap_unordered(count, starts)
-
-
-def _count_slice(corpus: Corpus, tokenizer: ElmoTokenizer, start: int) -> Counts:
-    return _count_values(corpus, tokenizer, corpus.rows[start : start + ROWS_AT_ONCE][corpus.column])
-
-
-def _count_values(corpus: Corpus, tokenizer: ElmoTokenizer, values: Iterable[Any]) -> Counts:
+def _count_batch(corpus: Corpus, tokenizer: ElmoTokenizer, values: Sequence[Any]) -> tuple[Counter[str], int]:
     words: Counter[str] = Counter()
     sentences = 0
     for value in values:
         for sentence in corpus.sentences(value, tokenizer):
             words.update(sentence)
             sentences += 1
-    return Counts(words, sentences)
-
-
-def _values(rows: Iterable[dict[str, Any]], column: str) -> Iterator[Any]:
-    for row in rows:
-        yield row[column]
-
-
-def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Yield lists of `size` items; the last one may be shorter."""
-    iterator = iter(items)
-    batch = list(itertools.islice(iterator, size))
-    while batch:
-        yield batch
-        batch = list(itertools.islice(iterator, size))
-
-
-def _leave_interrupts_to_parent() -> None:
-    """Ignore Ctrl-C in a counting process: the main process handles it and ends this one with SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return words, sentences
 
 
 # ----------------------------------------------------------------------------------------------------------- blocks
 
 
+class Token(NamedTuple):
+    """One position of a lane: the words that the forward and the backward language model read and predict there."""
+
+    inputs: tuple[str, str]
+    targets: tuple[str, str]
+    is_reset: bool  # whether both start from zero states
+
+
+def lay_out(words: Sequence[str], tokenizer: ElmoTokenizer, is_reset: bool = False) -> list[Token]:
+    """Return a sentence as both language models read it."""
+    forward = [str(tokenizer.bos_token), *words, str(tokenizer.eos_token)]
+    pairs = list(zip(forward, forward[::-1], strict=True))  # each is read, and predicted one position before
+    resets = [is_reset] + [False] * len(words)
+    return list(map(Token, pairs, pairs[1:], resets))
+
+
 class Block(NamedTuple):
-    """Consecutive sentences, laid out as each language model reads and predicts them."""
+    """Consecutive sentences; `number` counts the blocks of this process in the epoch."""
 
     epoch: int
-    number: int  # among the blocks of this process in the epoch
-    inputs: tuple[list[str], list[str]]  # forward, backward
-    targets: tuple[list[str], list[str]]
-    resets: list[bool]  # whether both language models start from zero states at this word
+    number: int
+    tokens: list[Token]
 
 
-class Place(NamedTuple):
-    """Where a lane is: the number of words read of a block."""
+@dataclass
+class BlockReader:
+    """The blocks of a corpus for one of several processes, which together read everything once per epoch."""
 
-    epoch: int
-    block: int
-    offset: int
+    corpus: Corpus
+    tokenizer: ElmoTokenizer
+    block_rows: int = 1  # consecutive rows that stay together
+    epochs: int | None = None  # None to read forever
+    shuffle: bool = True  # whether every epoch has its own order, made from the seed
+    seed: int = 0
+    rank: int = 0
+    processes: int = 1
+    reset_states: str = "never"  # or document, which ends at a blank row and at the end of a block, or sentence
+
+    def read(self, start: tuple[int, int] = (0, 0), held: Set[tuple[int, int]] = frozenset()) -> Iterator[Block]:
+        """Yield the blocks from an epoch and number on. Before them come those of the earlier ones that are held."""
+        epoch, first = min([start, *held])
+        has_words = start > (0, 0)
+        while self.epochs is None or epoch < self.epochs:
+            for number, values in enumerate(self._read_rows(epoch, first), first):
+                if (epoch, number) < start and (epoch, number) not in held:
+                    continue
+                tokens = self._lay_out_rows(values)
+                if tokens:
+                    has_words = True
+                    yield Block(epoch, number, tokens)
+            if not has_words and self.epochs is None:
+                raise ElmoError("the corpus has no words: there is nothing to train on")
+            epoch, first = epoch + 1, 0
+
+    def _read_rows(self, epoch: int, first: int) -> Iterator[Sequence[Any]]:
+        """Yield the rows of each block of an epoch, from a number on."""
+        rows, column = self.corpus.rows, self.corpus.column
+        if self.corpus.is_stream:
+            if self.shuffle:
+                # A stream can be shuffled only within a buffer: a block's rows are not neighbours in the text.
+                rows = rows.shuffle(seed=self.seed, buffer_size=STREAM_BUFFER)
+            rows = split_dataset_by_node(rows, self.rank, self.processes)
+            rows.set_epoch(epoch)  # last: a split forgets it
+            for batch in itertools.islice(rows.iter(self.block_rows), first, None):
+                yield batch[column]
+            return
+        starts = np.arange(0, len(rows), self.block_rows)
+        if self.shuffle:
+            starts = np.random.default_rng([self.seed, epoch]).permutation(starts)
+        for start in starts[self.rank :: self.processes][first:].tolist():
+            yield rows[start : start + self.block_rows][column]
+
+    def _lay_out_rows(self, values: Iterable[Any]) -> list[Token]:
+        tokens: list[Token] = []
+        begins_document = True
+        for value in values:
+            sentences = self.corpus.sentences(value, self.tokenizer)
+            if not sentences or self.corpus.documents:
+                begins_document = True
+            for words in sentences:
+                is_reset = begins_document if self.reset_states == "document" else self.reset_states == "sentence"
+                tokens += lay_out(words, self.tokenizer, is_reset)
+                begins_document = False
+        return tokens
+
+
+# ---------------------------------------------------------------------------------------------------------- windows
+
+
+# Where a lane is: the epoch, the block, and how many tokens of it have been read.
+Place = tuple[int, int, int]
 
 
 class Position(NamedTuple):
@@ -142,104 +173,7 @@ class Position(NamedTuple):
 
     epoch: int
     block: int
-    lanes: tuple[Place | None, ...]
-
-
-@dataclass
-class BlockReader:
-    """The blocks of a corpus for one of several processes, epoch after epoch.
-
-    Args:
-        corpus: the text.
-        tokenizer: splits raw text.
-        block_rows: how many consecutive rows stay together.
-        epochs: how many epochs to read; None to read forever.
-        shuffle: whether every epoch has its own order, made from the seed.
-        seed: of the order.
-        rank, processes: each process reads its share; together they read everything once per epoch.
-        reset_states: where states are reset: never, or at the beginning of every document or sentence. A document ends
-            at a blank row and at the end of a block.
-    """
-
-    corpus: Corpus
-    tokenizer: ElmoTokenizer
-    block_rows: int = 1
-    epochs: int | None = None
-    shuffle: bool = True
-    seed: int = 0
-    rank: int = 0
-    processes: int = 1
-    reset_states: str = "never"
-
-    def read(self, epoch: int = 0, first: int = 0, also: Sequence[tuple[int, int]] = ()) -> Iterator[Block]:
-        """Yield the blocks from a position on. Before them come earlier ones that `also` names by epoch and number."""
-        numbers: dict[int, set[int]] = {epoch: set()}
-        for earlier, number in also:
-            numbers.setdefault(earlier, set()).add(number)
-        for earlier in sorted(numbers):
-            yield from self._read_epoch(earlier, first if earlier == epoch else sys.maxsize, numbers[earlier])
-        while self.epochs is None or epoch + 1 < self.epochs:
-            epoch += 1
-            is_empty = True
-            for block in self._read_epoch(epoch):
-                is_empty = False
-                yield block
-            if is_empty and self.epochs is None:
-                raise ElmoError("the corpus has no words: there is nothing to train on")
-
-    def _read_epoch(self, epoch: int, first: int = 0, also: Iterable[int] = ()) -> Iterator[Block]:
-        """Yield the blocks of an epoch from `first` on, after the earlier ones that `also` names."""
-        if self.epochs is not None and epoch >= self.epochs:
-            return
-        if self.corpus.is_stream:
-            for number, values in enumerate(self._read_stream(epoch)):
-                if number in also or number >= first:
-                    yield from self._lay_out(epoch, number, values)
-            return
-        rows = self.corpus.rows
-        order = np.arange(-(-len(rows) // self.block_rows))
-        if self.shuffle:
-            order = np.random.default_rng([self.seed, epoch]).permutation(len(order))
-        order = order[self.rank :: self.processes]
-        for number in itertools.chain(sorted(also), range(first, len(order))):
-            start = int(order[number]) * self.block_rows
-            yield from self._lay_out(epoch, number, rows[start : start + self.block_rows][self.corpus.column])
-
-    def _read_stream(self, epoch: int) -> Iterator[list[Any]]:
-        rows = self.corpus.rows
-        if self.shuffle:
-            # A stream can be shuffled only within a buffer: a block's rows are not neighbours in the text.
-            rows = rows.shuffle(seed=self.seed, buffer_size=STREAM_BUFFER)
-            rows.set_epoch(epoch)
-        if self.processes > 1:
-            rows = split_dataset_by_node(rows, self.rank, self.processes)
-        return batched(_values(rows, self.corpus.column), self.block_rows)
-
-    def _lay_out(self, epoch: int, number: int, values: Iterable[Any]) -> Iterator[Block]:
-        """Yield one block, or none if there are no words in it."""
-        begin, end = str(self.tokenizer.bos_token), str(self.tokenizer.eos_token)
-        block = Block(epoch, number, ([], []), ([], []), [])
-        begins_document = True
-        for value in values:
-            sentences = self.corpus.sentences(value, self.tokenizer)
-            if not sentences or self.corpus.documents:
-                begins_document = True
-            for words in sentences:
-                is_reset = self.reset_states == "sentence"
-                if self.reset_states == "document":
-                    is_reset = begins_document
-                begins_document = False
-                backward = words[::-1]
-                block.inputs[0].extend([begin, *words])
-                block.targets[0].extend([*words, end])
-                block.inputs[1].extend([end, *backward])
-                block.targets[1].extend([*backward, begin])
-                block.resets.extend([is_reset] + [False] * len(words))
-        if block.resets:
-            yield block
-
-
-# ---------------------------------------------------------------------------------------------------------- windows
+    lanes: Sequence[Place | None]
 
 
 class Window(NamedTuple):
@@ -264,156 +198,103 @@ class Window(NamedTuple):
 
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """Return the arguments of the model, on a device."""
-        inputs = {"char_ids": self.char_ids, "word_index": self.word_index, "labels": self.labels}
-        if self.segments is not None:
-            inputs["segments"] = self.segments
-        return {name: tensor.to(device) for name, tensor in inputs.items()}
+        mask = self.labels[0] != IGNORED  # lanes that have ended keep their states
+        mask |= ~mask.any()  # a window in which all have ended reads padding
+        inputs = {**self._asdict(), "attention_mask": mask}
+        return {name: value.to(device) for name, value in inputs.items() if isinstance(value, Tensor)}
 
 
-def encode_window(
-    inputs: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], tokenizer: ElmoTokenizer
-) -> Window:
-    """Encode 2 x B lanes of at most T words, the forward ones first."""
-    lanes = len(inputs) // 2
-    width = max((len(lane) for lane in inputs), default=0)
-    unknown = tokenizer.unk_token_id
+def encode_window(lanes: Sequence[Sequence[Token]], tokenizer: ElmoTokenizer) -> Window:
+    """Encode B lanes of at most T words."""
+    width = max(map(len, lanes))
     rows: dict[str, int] = {}
-    index = torch.zeros(2 * lanes, width, dtype=torch.long)
-    labels = torch.full((2 * lanes, width), IGNORED)
-    for number, (words, predicted) in enumerate(zip(inputs, targets, strict=True)):
-        lane_rows = [rows.setdefault(word, len(rows)) for word in words]
-        index[number, : len(words)] = torch.tensor(lane_rows, dtype=torch.long)
-        # A word that is spelled like the padding token gets that token's id, 0.
-        ids = [word_id or unknown for word_id in tokenizer.convert_tokens_to_ids(predicted)]
-        labels[number, : len(words)] = torch.tensor(ids, dtype=torch.long)
+    word_index = torch.zeros(2, len(lanes), width, dtype=torch.long)
+    labels = torch.full((2, len(lanes), width), IGNORED)
+    resets = torch.zeros(len(lanes), width, dtype=torch.long)
+    for side, (number, lane) in itertools.product((0, 1), enumerate(lanes)):
+        place = (side, number, slice(len(lane)))
+        lane_rows = [rows.setdefault(token.inputs[side], len(rows)) for token in lane]
+        targets = tokenizer.convert_tokens_to_ids([token.targets[side] for token in lane])
+        word_index[place] = torch.tensor(lane_rows, dtype=torch.long)
+        labels[place] = torch.tensor(targets, dtype=torch.long)
+        resets[place[1:]] = torch.tensor([token.is_reset for token in lane], dtype=torch.long)
+    labels[labels == tokenizer.pad_token_id] = tokenizer.unk_token_id  # a word may be spelled like the padding token
     char_ids = torch.from_numpy(tokenizer.words_to_char_ids(list(rows)))
-    return Window(char_ids, index.unflatten(0, (2, lanes)), labels.unflatten(0, (2, lanes)))
-
-
-class Line:
-    """The words of one lane in one window."""
-
-    def __init__(self) -> None:
-        self.inputs: tuple[list[str], list[str]] = ([], [])
-        self.targets: tuple[list[str], list[str]] = ([], [])
-        self.resets: list[bool] = []
+    return Window(char_ids, word_index, labels, resets.cumsum(1))
 
 
 @dataclass
 class Lane:
-    """A reader of one block after another: its block, and how many words of it have been read."""
+    """A reader of one block after another: its block, and how many tokens of it have been read."""
 
     block: Block | None = None
     offset: int = 0
 
     @property
     def place(self) -> Place | None:
-        if self.block is None:
-            return None
-        return Place(self.block.epoch, self.block.number, self.offset)
+        return None if self.block is None else (self.block.epoch, self.block.number, self.offset)
 
-    def read_into(self, line: Line, window: int) -> None:
-        """Fill a line to the length of a window, or with the rest of the block."""
+    def read(self, count: int) -> list[Token]:
+        """Return the next tokens of the block, at most `count`."""
         assert self.block is not None
-        part = slice(self.offset, self.offset + window - len(line.resets))
-        for side in (0, 1):
-            line.inputs[side].extend(self.block.inputs[side][part])
-            line.targets[side].extend(self.block.targets[side][part])
-        line.resets.extend(self.block.resets[part])
-        self.offset = part.stop
-        if self.offset >= len(self.block.resets):
+        tokens = self.block.tokens[self.offset : self.offset + count]
+        self.offset += len(tokens)
+        if self.offset == len(self.block.tokens):
             self.block = None
+        return tokens
 
 
 class LaneWindows(IterableDataset):
     """Windows of parallel lanes, in `groups` of lanes that make one step together.
 
-    A lane that reaches the end of its block takes the next one. When there are no more blocks, lanes end.
-
-    Args:
-        reader: the blocks.
-        lanes: the lanes of a group.
-        window: words per lane and window.
-        groups: how many windows, each with its own lanes, are yielded together.
-        position: where to resume, instead of at the beginning.
+    A lane that reaches the end of its block takes the next one. When there are no more blocks, lanes end. `position`
+    is where to resume, instead of at the beginning.
     """
 
     def __init__(
         self, reader: BlockReader, lanes: int, window: int, groups: int = 1, position: Position | None = None
     ) -> None:
-        self.reader = reader
-        self.lanes = lanes
-        self.window = window
-        self.groups = groups
-        self.position = position or Position(0, 0, (None,) * (lanes * groups))
-        if len(self.position.lanes) != lanes * groups:
-            begun = len(self.position.lanes)
-            raise ElmoError(
-                f"the run was begun with {begun} lanes per process: it cannot resume with {lanes * groups}"
-            )
+        self.reader, self.lanes, self.window = reader, lanes, window
+        self.position = position or Position(0, 0, [None] * (lanes * groups))
 
     def __iter__(self) -> Iterator[list[Window]]:
         epoch, number, places = self.position
-        held = {(place.epoch, place.block) for place in places if place is not None}
-        blocks = self.reader.read(epoch, number, sorted(held))
-        lanes = self._restore_lanes(blocks, len(held))
+        held = {(place[0], place[1]) for place in places if place}
+        blocks = self.reader.read((epoch, number), held)
+        held_blocks = {(block.epoch, block.number): block for block in itertools.islice(blocks, len(held))}
+        lanes = [Lane(held_blocks[place[0], place[1]], place[2]) if place else Lane() for place in places]
         while True:
             lines = []
             for lane in lanes:
-                line = Line()
-                while len(line.resets) < self.window:
+                line: list[Token] = []
+                while len(line) < self.window:
                     if lane.block is None:
                         lane.block, lane.offset = next(blocks, None), 0
                         if lane.block is None:
                             break
                         epoch, number = lane.block.epoch, lane.block.number + 1
-                    lane.read_into(line, self.window)
+                    line += lane.read(self.window - len(line))
                 lines.append(line)
-            if not any(line.resets for line in lines):
+            if not any(lines):
                 return
-            position = Position(epoch, number, tuple(lane.place for lane in lanes))
+            position = Position(epoch, number, [lane.place for lane in lanes])
             windows = []
             for start in range(0, len(lines), self.lanes):
-                window = self._encode(lines[start : start + self.lanes])
-                windows.append(window._replace(position=position))
+                window = encode_window(lines[start : start + self.lanes], self.reader.tokenizer)
+                segments = None if self.reader.reset_states == "never" else window.segments
+                windows.append(window._replace(segments=segments, position=position))
             yield windows
-
-    def _restore_lanes(self, blocks: Iterator[Block], count: int) -> list[Lane]:
-        """Return the lanes at the places where they were, in the first `count` blocks."""
-        held = {}
-        for block in itertools.islice(blocks, count):
-            held[block.epoch, block.number] = block
-        lanes = []
-        for place in self.position.lanes:
-            lanes.append(Lane() if place is None else Lane(held[place.epoch, place.block], place.offset))
-        return lanes
-
-    def _encode(self, lines: Sequence[Line]) -> Window:
-        inputs, targets = [], []
-        for side in (0, 1):
-            inputs += [line.inputs[side] for line in lines]
-            targets += [line.targets[side] for line in lines]
-        window = encode_window(inputs, targets, self.reader.tokenizer)
-        if self.reader.reset_states == "never":
-            return window
-        resets = torch.zeros(window.labels.shape[1:], dtype=torch.long)
-        for number, line in enumerate(lines):
-            resets[number, : len(line.resets)] = torch.tensor(line.resets, dtype=torch.long)
-        return window._replace(segments=resets.cumsum(1))
 
 
 @contextmanager
 def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[list[Window]]]:
-    """Yield an iterator over windows, which a process prepares ahead (`workers` 1) or none does (0).
-
-    The process ends with the context, since no signal ends it.
-    """
+    """Yield an iterator over windows, which a process prepares ahead (`workers` 1) or none does (0)."""
     loader = DataLoader(
         windows,
         batch_size=None,
         num_workers=workers,
         prefetch_factor=PREFETCHED if workers else None,
-        collate_fn=_keep,
+        collate_fn=list,  # leaves the windows as they are
         generator=torch.Generator(),  # not torch's global one, whose state is part of a checkpoint
         worker_init_fn=_ignore_signals,
     )
@@ -422,17 +303,10 @@ def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[list[Windo
         yield iterator
     finally:
         if workers:
-            iterator._shutdown_workers()
-
-
-def _keep(windows: list[Window]) -> list[Window]:
-    return windows
+            iterator._shutdown_workers()  # no signal ends them
 
 
 def _ignore_signals(_: int) -> None:
-    """Ignore Ctrl-C and a scheduler's SIGTERM in the process that prepares windows.
-
-    Both reach it too, while the main process still has a step to finish and to save.
-    """
+    """Leave Ctrl-C and a scheduler's SIGTERM to the main process, which still has a step to finish and to save."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

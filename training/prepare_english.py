@@ -16,6 +16,7 @@ Lines without a letter and lines with too many words are dropped.
 """
 
 import argparse
+import itertools
 import json
 import lzma
 import multiprocessing
@@ -24,21 +25,17 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.corpus import TextLines
-from modeling_elmo.files import BAD_INPUT, ElmoError, atomic_write, write_text
-from training.data import batched
+from modeling_elmo.files import BAD_INPUT, ElmoError, write_text
 from training.settings import in_one_line
 
-TRAIN_FILE = "train.txt"
-ABOUT_FILE = "about.json"
 # More words than a sentence has: tables and lists that were run together.
 LONGEST_SENTENCE = 200
 # The size of a document in texts that do not mark documents.
@@ -67,27 +64,16 @@ TAKEN_APART = (
     (re.compile(r"(?<=[^\W\d_]) (?=['’]s?-[^\W\d_])"), ""),
 )
 
-Document = list[str]
 
-
-class Prepared(NamedTuple):
-    """Documents of words, one sentence per line, and what was counted on the way."""
-
-    documents: list[str]
-    counts: Counter[str]
-
-
-def read_documents(path: Path) -> Iterator[Document]:
+def read_documents(path: Path, is_split: bool) -> Iterator[list[str]]:
     """Yield the lines of each document."""
-    document: Document = []
-    for row in TextLines([str(path)]):
-        if row["text"].strip():
-            document.append(row["text"])
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
+    lines = (row["text"] for row in TextLines([str(path)]))
+    for has_text, group in itertools.groupby(lines, lambda line: bool(line.strip())):
+        if has_text:
+            document = list(group)
+            size = DOCUMENT_SENTENCES if is_split else len(document)
+            for start in range(0, len(document), size):
+                yield document[start : start + size]
 
 
 def restore(line: str) -> str:
@@ -97,54 +83,40 @@ def restore(line: str) -> str:
     return " ".join(STAND_INS.get(word, word) for word in line.split())
 
 
-def prepare(documents: Sequence[Document], is_split: bool, tokenizer: ElmoTokenizer) -> Prepared:
-    """Split sentences into words, and drop what is not a sentence."""
-    prepared = Prepared([], Counter())
-    counts = prepared.counts
-    for document in documents:
-        sentences = []
-        for line in document:
-            line = line.translate(INVISIBLE)
-            words = tokenizer.tokenize(restore(line) if is_split else line)
-            if not any(character.isalpha() for character in line):
-                counts["lines without a letter"] += 1
-            elif len(words) > LONGEST_SENTENCE:
-                counts["lines too long"] += 1
-            else:
-                sentences.append(" ".join(words))
-                counts["words"] += len(words)
-        if sentences:
-            prepared.documents.append("\n".join(sentences) + "\n")
-            counts["documents"] += 1
-            counts["sentences"] += len(sentences)
-    return prepared
+def prepare(document: Sequence[str], is_split: bool, tokenizer: ElmoTokenizer) -> tuple[str, Counter[str]]:
+    """Split sentences into words, and drop what is not a sentence; return the text and what was counted."""
+    sentences = []
+    counts: Counter[str] = Counter()
+    for line in document:
+        line = line.translate(INVISIBLE)
+        words = tokenizer.tokenize(restore(line) if is_split else line)
+        if not any(character.isalpha() for character in line):
+            counts["lines without a letter"] += 1
+        elif len(words) > LONGEST_SENTENCE:
+            counts["lines too long"] += 1
+        else:
+            sentences.append(" ".join(words) + "\n")
+            counts["words"] += len(words)
+    if sentences:
+        counts.update({"documents": 1, "sentences": len(sentences)})
+    return "".join(sentences), counts
 
 
-def prepare_file(path: Path, is_split: bool, processes: int) -> Prepared:
-    """Prepare a text in its own order, with several processes."""
-    documents = read_documents(path)
-    if is_split:
-        documents = (part for document in documents for part in batched(document, DOCUMENT_SENTENCES))
+def prepare_file(path: Path, is_split: bool, processes: int) -> tuple[list[str], Counter[str]]:
+    """Prepare the documents of a text in its own order, with several processes."""
     work = partial(prepare, is_split=is_split, tokenizer=ElmoTokenizer())
-    prepared = Prepared([], Counter())
+    documents = []
+    counts: Counter[str] = Counter()
     bar = tqdm(desc=path.name, unit=" words", unit_scale=True, disable=None)
     with bar, multiprocessing.get_context("fork").Pool(processes) as pool:
-        for part in pool.imap(work, batched(documents, DOCUMENTS_AT_ONCE)):
-            prepared.documents.extend(part.documents)
-            prepared.counts.update(part.counts)
-            bar.update(part.counts["words"])
-    if not prepared.documents:
+        for text, document_counts in pool.imap(work, read_documents(path, is_split), DOCUMENTS_AT_ONCE):
+            counts.update(document_counts)
+            bar.update(document_counts["words"])
+            if text:
+                documents.append(text)
+    if not documents:
         raise ElmoError(f"{path}: no sentence with a letter in it")
-    return prepared
-
-
-def write_documents(documents: Iterable[str], path: Path) -> None:
-    """Write documents with a blank line between them."""
-    with atomic_write(path) as scratch, open(scratch, "w", encoding="utf-8") as file:
-        for number, document in enumerate(documents):
-            if number > 0:
-                file.write("\n")
-            file.write(document)
+    return documents, counts
 
 
 def prepare_folder(texts: Path, output: Path, split: Sequence[str], seed: int, processes: int) -> None:
@@ -164,14 +136,14 @@ def prepare_folder(texts: Path, output: Path, split: Sequence[str], seed: int, p
             mixed += documents
             words += counts["words"]
         else:
-            write_documents(documents, output / f"{name}.{part}.txt")
+            write_text(output / f"{name}.{part}.txt", "\n".join(documents))
     if not mixed:
         raise ElmoError(f"{texts}: there is no <name>.train.txt")
     random.Random(seed).shuffle(mixed)
-    write_documents(mixed, output / TRAIN_FILE)
-    write_text(output / ABOUT_FILE, json.dumps(about, indent=1) + "\n")
+    write_text(output / "train.txt", "\n".join(mixed))
+    write_text(output / "about.json", json.dumps(about, indent=1) + "\n")
     print(f"{words:,} words in {len(mixed):,} documents. Wrote {output}. Next:")
-    print(f"  python -m training.pretrain english --train_file {output / TRAIN_FILE} --output_dir …")
+    print(f"  python -m training.pretrain english --train_file {output / 'train.txt'} --output_dir …")
 
 
 def main(arguments: Sequence[str]) -> int:

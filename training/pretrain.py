@@ -25,7 +25,7 @@ import yaml
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, gather_object, set_seed
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoTokenizer, get_scheduler
+from transformers import AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoPreTrainedModel, ElmoTokenizer
@@ -33,6 +33,7 @@ from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
 from modeling_elmo.card import training_card
 from modeling_elmo.corpus import Corpus, open_corpus
 from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
+from modeling_elmo.softmax_elmo import ElmoSoftmax
 from training.data import BlockReader, count_words
 from training.processes import keep_alive_until_exit, run_script
 from training.run import RESULTS_FILE, Run, find_checkpoint, read_state
@@ -41,8 +42,8 @@ from training.settings import Settings, in_one_line, read_settings
 VOCABULARY_FILE = "vocab.txt"
 CORPUS_FILE = "corpus.json"
 HISTORY_FILE = "history.jsonl"
-# Of Adagrad, as in the original.
-INITIAL_ACCUMULATOR = 1.0
+# Settings that a model card leaves out: where things are, rather than how the model was trained.
+PLACES = ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             run = make_run(settings, accelerator)
         keep_alive_until_exit(run, accelerator.num_processes)
         if accelerator.log_with:
-            accelerator.init_trackers("elmo", config=flatten(settings))
+            init_trackers(accelerator, settings)
         with signals_stop(run):
             if settings.model_name_or_path and run.step == 0:
                 run.evaluate()  # the perplexity that tuning has to beat
@@ -83,12 +84,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def flatten(settings: Settings) -> dict[str, Any]:
-    """Return the settings as trackers take them: numbers and text."""
-    flat = {}
-    for name, value in vars(settings).items():
-        flat[name] = value if isinstance(value, (int, float, str)) else str(value)
-    return flat
+def init_trackers(accelerator: Accelerator, settings: Settings) -> None:
+    """Start the trackers with the settings, which they take as numbers and text."""
+    values = dict(vars(settings))
+    for name, value in values.items():
+        if not isinstance(value, (int, float)):
+            values[name] = str(value)
+    accelerator.init_trackers("elmo", config=values)
 
 
 @contextmanager
@@ -141,12 +143,6 @@ def make_run(settings: Settings, accelerator: Accelerator) -> Run:
     model.to(accelerator.device)
     if settings.torch_compile:
         model.elmo.char_encoder.compile(dynamic=True)
-    optimizers = make_optimizers(settings, model)
-    schedules = []
-    decay = {"num_decay_steps": settings.decay_steps} if settings.decay_steps else None
-    for optimizer in optimizers:
-        schedule = get_scheduler(settings.lr_scheduler_type, optimizer, settings.warmup_steps, max_steps, decay)
-        schedules.append(schedule)
     reader = BlockReader(
         text,
         tokenizer,
@@ -158,13 +154,11 @@ def make_run(settings: Settings, accelerator: Accelerator) -> Run:
         accelerator.num_processes,
         settings.reset_states,
     )
-    run = Run(settings, accelerator, tokenizer, model, optimizers, schedules, reader, validation, corpus, max_steps)
+    run = Run(settings, accelerator, tokenizer, model, reader, validation, corpus, max_steps)
     set_seed(settings.seed + 1 + accelerator.process_index)  # every process has its own dropout
     run.prepare(checkpoint)
     if accelerator.is_main_process:
-        bilm = sum(parameter.numel() for parameter in model.elmo.parameters())
-        softmax = sum(parameter.numel() for parameter in model.softmax.parameters())
-        print(f"{bilm:,} parameters and a softmax of {softmax:,} over {len(tokenizer):,} words; ", end="")
+        print(f"{model.elmo.num_parameters():,} parameters and a softmax over {len(tokenizer):,} words; ", end="")
         print(f"{max_steps:,} steps, from step {run.step:,}")
     return run
 
@@ -204,17 +198,17 @@ def make_tokenizer(
         return tokenizer, None
     folder = Path(settings.output_dir)
     if accelerator.is_main_process:
-        counts = count_words(text, tokenizer)
-        if not counts.words:
+        words, sentences = count_words(text, tokenizer)
+        if not words:
             raise ElmoError("the text has no words: there is nothing to train on")
         if not has_words:
             counted = ElmoTokenizer.from_counts(
-                counts.words, settings.min_count, settings.max_vocab_size, max_characters_per_token=width
+                words, settings.min_count, settings.max_vocab_size, max_characters_per_token=width
             )
             with TemporaryDirectory(dir=folder) as scratch:
                 (path,) = counted.save_vocabulary(scratch)
                 os.replace(path, folder / VOCABULARY_FILE)
-        numbers = {"words": counts.words.total(), "types": len(counts.words), "sentences": counts.sentences}
+        numbers = {"words": words.total(), "types": len(words), "sentences": sentences}
         write_text(folder / CORPUS_FILE, json.dumps(numbers) + "\n")
     accelerator.wait_for_everyone()
     if not has_words:
@@ -224,16 +218,16 @@ def make_tokenizer(
 
 def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraining:
     """Return a new model, or that of `model_name_or_path` with a softmax for this vocabulary."""
-    overrides = settings.elmo_config()
-    overrides.pop("vocab_size", None)
+    overrides = {**settings.elmo_config(), "vocab_size": len(tokenizer)}
     if settings.model_name_or_path is not None:
         return tune_model(settings.model_name_or_path, overrides, tokenizer)
     try:
-        return ElmoForPreTraining(ElmoConfig(**overrides, vocab_size=len(tokenizer)))
+        return ElmoForPreTraining(ElmoConfig(**overrides))
     except (ValueError, TypeError, StrictDataclassError) as error:  # the message names the setting, over some lines
         raise ElmoError(" ".join(str(error).split())) from error
 
 
+@torch.no_grad()
 def tune_model(folder: str, overrides: dict[str, Any], tokenizer: ElmoTokenizer) -> ElmoForPreTraining:
     """Load a model to train it further. Words that its vocabulary and softmax already had keep their rows."""
     config = ElmoConfig.from_pretrained(folder)
@@ -242,61 +236,25 @@ def tune_model(folder: str, overrides: dict[str, Any], tokenizer: ElmoTokenizer)
     for name in ("num_negatives", "dropout"):  # the rest is part of the model
         if name in overrides:
             setattr(config, name, overrides[name])
-    config.vocab_size = len(tokenizer)  # a folder without a softmax may name any size
-    model, loading = ElmoForPreTraining.from_pretrained(
-        folder, config=config, output_loading_info=True, ignore_mismatched_sizes=True
-    )
-    for name in loading["missing_keys"]:
-        if not name.startswith("softmax."):
-            raise ElmoError(f"{folder}: the weights lack `{name}`")
-    old_vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
-    is_new = any("softmax" in str(name) for name in (*loading["missing_keys"], *loading["mismatched_keys"]))
-    if is_new or old_vocabulary != tokenizer.get_vocab():
-        copied = replace_softmax(model, tokenizer, folder, old_vocabulary)
-        print(f"Created a softmax for {len(tokenizer):,} words; {copied:,} of them keep their row of {folder}")
+    old_words = AutoTokenizer.from_pretrained(folder).get_vocab()
+    model, loading = ElmoForPreTraining.from_pretrained(folder, config=config, output_loading_info=True)
+    missing = set(loading["missing_keys"])
+    for name in missing - {"softmax.weight", "softmax.bias"}:
+        raise ElmoError(f"{folder}: the weights lack `{name}`")
+    words, old_softmax = tokenizer.get_vocab(), model.softmax
+    if not missing and words == old_words:
+        return model
+    model.softmax = ElmoSoftmax(len(words), config.projection_dim)
+    model.softmax.set_initial_weights()
+    model.config.vocab_size = len(words)
+    known = []
+    if not missing and len(old_softmax.bias) == len(old_words):
+        known = [word for word in words if word in old_words]
+    new_rows, old_rows = [words[word] for word in known], [old_words[word] for word in known]
+    model.softmax.weight[new_rows] = old_softmax.weight[old_rows]
+    model.softmax.bias[new_rows] = old_softmax.bias[old_rows]
+    print(f"Created a softmax for {len(words):,} words; {len(known):,} of them keep their row of {folder}")
     return model
-
-
-@torch.no_grad()
-def replace_softmax(
-    model: ElmoForPreTraining, tokenizer: ElmoTokenizer, folder: str, old_vocabulary: dict[str, int]
-) -> int:
-    """Initialise the softmax and copy the rows of known words, if the folder has any; return their number."""
-    softmax = model.softmax
-    softmax.weight.normal_(std=softmax.weight.shape[1] ** -0.5)
-    softmax.bias.copy_(softmax.initial_bias())
-    source, loading = ElmoForPreTraining.from_pretrained(folder, output_loading_info=True)
-    has_softmax = not any("softmax" in name for name in loading["missing_keys"])
-    if not has_softmax or len(source.softmax.weight) != len(old_vocabulary):
-        return 0
-    new_rows, old_rows = [], []
-    for word, row in tokenizer.get_vocab().items():
-        if word in old_vocabulary:
-            new_rows.append(row)
-            old_rows.append(old_vocabulary[word])
-    softmax.weight[new_rows] = source.softmax.weight[old_rows]
-    softmax.bias[new_rows] = source.softmax.bias[old_rows]
-    return len(new_rows)
-
-
-def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch.optim.Optimizer]:
-    """Return one optimizer for the biLM and one for the softmax, whose gradients are those of the sampled rows."""
-    softmax = list(model.softmax.parameters())
-    softmax_ids = {id(parameter) for parameter in softmax}
-    bilm = [parameter for parameter in model.parameters() if id(parameter) not in softmax_ids]
-    rate = settings.learning_rate
-    softmax_rate = rate if settings.softmax_learning_rate is None else settings.softmax_learning_rate
-    if settings.optimizer == "adagrad":
-        return [
-            torch.optim.Adagrad(bilm, lr=rate, initial_accumulator_value=INITIAL_ACCUMULATOR),
-            torch.optim.Adagrad(softmax, lr=softmax_rate, initial_accumulator_value=INITIAL_ACCUMULATOR),
-        ]
-    groups = [
-        {"params": [parameter for parameter in bilm if parameter.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [parameter for parameter in bilm if parameter.ndim <= 1], "weight_decay": 0.0},
-    ]
-    softmax_class = torch.optim.SparseAdam if model.softmax.sparse else torch.optim.Adam
-    return [torch.optim.AdamW(groups, lr=rate), softmax_class(softmax, lr=softmax_rate)]
 
 
 # ------------------------------------------------------------------------------------------------------------ results
@@ -305,8 +263,9 @@ def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch
 def finish(run: Run) -> dict[str, Any]:
     """Evaluate for the last time and write the final folder. Return the results."""
     results: dict[str, Any] = dict(run.evaluate())
-    train_losses = [entry["train_loss"] for entry in run.history if "train_loss" in entry]
+    loss = None
     for entry in run.history:
+        loss = entry.get("train_loss", loss)
         if entry["step"] == 0 and run.step > 0 and "eval_perplexity" in entry:
             results["eval_perplexity_before"] = entry["eval_perplexity"]
     results |= {
@@ -314,8 +273,8 @@ def finish(run: Run) -> dict[str, Any]:
         "train_words": run.predictions,
         "train_seconds": run.seconds,
         "train_words_per_second": run.predictions / run.seconds if run.seconds else 0.0,
-        "train_loss": train_losses[-1] if train_losses else None,
-        "parameters": sum(parameter.numel() for parameter in run.model.elmo.parameters()),
+        "train_loss": loss,
+        "parameters": run.model.elmo.num_parameters(),
         "vocab_size": len(run.tokenizer),
         "peak_memory_mb": max(gather_object([peak_memory_mb()])),
         "processes": run.accelerator.num_processes,
@@ -345,17 +304,15 @@ def peak_memory_mb() -> float:
 
 def draw_curve(history: list[dict[str, Any]], path: Path) -> None:
     """Plot held-out perplexity over the words read, if matplotlib is installed and there are two evaluations."""
-    try:
-        import matplotlib
-    except ImportError:
-        return
     entries = [entry for entry in history if "eval_perplexity" in entry]
     if len(entries) < 2:
         return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     millions = [entry["words"] / 1e6 for entry in entries]
     for side in ("forward", "backward"):
         axes.plot(millions, [entry[f"eval_perplexity_{side}"] for entry in entries], marker=".", label=side)
@@ -366,7 +323,6 @@ def draw_curve(history: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylabel("held-out perplexity, full softmax")
     axes.legend()
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def model_card(
@@ -383,11 +339,10 @@ def model_card(
         f"Perplexities are of {held_out or 'no held-out text'}, under the full softmax over the vocabulary; words "
         "outside it count as one."
     )
-    left_out = ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
     recipe = {}
     for field in dataclasses.fields(Settings):
         value = getattr(settings, field.name)
-        if field.name not in left_out and value != field.default and value not in ([], None):
+        if field.name not in PLACES and value != field.default and value not in ([], None):
             recipe[field.name] = value
     recipe["config"] = settings.elmo_config()
     recipe.pop("config_overrides", None)

@@ -16,22 +16,20 @@ from typing import Any, NoReturn
 
 import psutil
 
-# Parameters of glibc's mallopt, and how much freed memory the process keeps. Older versions refuse the first of the
-# sizes above which a block is mapped on its own, and accept the second.
+# Parameters of glibc's mallopt, and how much freed memory the process keeps.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**31 - 1
-BLOCK_BYTES = (KEPT_BYTES, 2**25)
 
 
-def keep_freed_memory() -> bool:
-    """Keep large freed blocks in the process, if the C library is glibc; return whether it does.
+def keep_freed_memory() -> None:
+    """Keep large freed blocks in the process, if the C library is glibc.
 
-    By default, glibc returns the blocks of a step to the system, and the next step waits for new pages.
+    By default, glibc returns the blocks of a step to the system, and the next step waits for new pages. Older versions
+    accept at most 32 MB as the size above which a block is mapped on its own.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None or not any(mallopt(M_MMAP_THRESHOLD, size) for size in BLOCK_BYTES):
-        return False
-    return bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
+    if mallopt and (mallopt(M_MMAP_THRESHOLD, KEPT_BYTES) or mallopt(M_MMAP_THRESHOLD, 2**25)):
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def requested_processes(launcher: Sequence[str], module: str) -> int:

@@ -9,23 +9,26 @@ import json
 import math
 import os
 import shutil
+import sys
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
+from transformers import get_scheduler
 
 from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus
 from modeling_elmo.files import ElmoError, write_text
 from modeling_elmo.softmax_elmo import Negatives
-from training.data import IGNORED, BlockReader, LaneWindows, Place, Position, Window, prefetch
+from training.data import IGNORED, BlockReader, LaneWindows, Position, Window, prefetch
 from training.settings import Settings
 
 CHECKPOINT = "checkpoint-"
@@ -34,27 +37,23 @@ OPTIMIZERS_FILE = "optimizers.pt"
 RESULTS_FILE = "all_results.json"
 # Settings that cannot change when a run resumes, since it would no longer be the same run.
 FIXED = (
-    "reset_states",
-    "window",
-    "lanes",
-    "gradient_accumulation_steps",
-    "block_rows",
-    "optimizer",
-    "seed",
-    "streaming",
+    *("reset_states", "window", "lanes", "gradient_accumulation_steps"),
+    *("block_rows", "optimizer", "seed", "streaming"),
 )
+# Of a run, what every checkpoint has.
+PROGRESS = ("step", "predictions", "seconds", "corpus", "history")
+# Where Adagrad's sums start, as in the original.
+ACCUMULATOR = 1.0
+# Lanes of an evaluation.
+EVAL_LANES = 32
 
 States = tuple[Tensor, Tensor]
 
 
 def sorted_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints of a folder, oldest first."""
-    steps = []
-    for path in folder.glob(f"{CHECKPOINT}*"):
-        step = path.name.removeprefix(CHECKPOINT)
-        if step.isdigit():
-            steps.append(int(step))
-    return [folder / f"{CHECKPOINT}{step}" for step in sorted(steps)]
+    steps = [path.name.removeprefix(CHECKPOINT) for path in folder.glob(f"{CHECKPOINT}*")]
+    return [folder / f"{CHECKPOINT}{step}" for step in sorted(filter(str.isdigit, steps), key=int)]
 
 
 def find_checkpoint(settings: Settings) -> Path | None:
@@ -70,17 +69,12 @@ def find_checkpoint(settings: Settings) -> Path | None:
         if not Path(chosen, STATE_FILE).is_file():
             raise ElmoError(f"{chosen}: not a checkpoint: {STATE_FILE} is missing")
         return Path(chosen)
-    if settings.overwrite_output_dir:
-        return None
-    if checkpoints:
-        raise ElmoError(
-            f"{folder} has checkpoints: resume with --resume_from_checkpoint last, or start again with "
-            "--overwrite_output_dir, which removes them"
-        )
-    if (folder / RESULTS_FILE).is_file():
-        raise ElmoError(
-            f"{folder} has a finished model: choose another --output_dir, or start again with --overwrite_output_dir"
-        )
+    if not settings.overwrite_output_dir:
+        remedy = "choose another --output_dir, or start again with --overwrite_output_dir"
+        if checkpoints:
+            raise ElmoError(f"{folder} has checkpoints: resume with --resume_from_checkpoint last, {remedy}")
+        if (folder / RESULTS_FILE).is_file():
+            raise ElmoError(f"{folder} has a finished model: {remedy}")
     return None
 
 
@@ -89,29 +83,31 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
 
 
+def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch.optim.Optimizer]:
+    """Return one optimizer for the biLM and one for the softmax, whose gradients are those of the sampled rows."""
+    rate = settings.learning_rate
+    if settings.optimizer == "adagrad":
+        parts = (model.elmo, model.softmax)
+        return [torch.optim.Adagrad(part.parameters(), rate, initial_accumulator_value=ACCUMULATOR) for part in parts]
+    matrices = [parameter for parameter in model.elmo.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in model.elmo.parameters() if parameter.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    softmax_class = torch.optim.SparseAdam if model.softmax.sparse else torch.optim.Adam
+    return [torch.optim.AdamW(groups, rate), softmax_class(model.softmax.parameters(), rate)]
+
+
 @dataclass
 class Run:
-    """A pretraining run.
-
-    Args:
-        settings, accelerator: of the run.
-        tokenizer, model: the vocabulary and the network.
-        optimizers, schedules: for the biLM and for the softmax.
-        reader, validation: the text to train on, and the held-out text.
-        corpus: the numbers of words and sentences, if they were counted.
-        max_steps: the length of the schedule; runs by epoch may take a few more steps.
-    """
+    """A pretraining run, at its beginning or, once it is prepared, at a checkpoint."""
 
     settings: Settings
     accelerator: Accelerator
     tokenizer: ElmoTokenizer
     model: ElmoForPreTraining
-    optimizers: list[torch.optim.Optimizer]
-    schedules: list[Any]
     reader: BlockReader
     validation: Corpus | None
-    corpus: dict[str, int] | None
-    max_steps: int
+    corpus: dict[str, int] | None  # the numbers of words and sentences, if they were counted
+    max_steps: int  # of the schedule; runs by epoch may take a few more
     step: int = 0
     predictions: int = 0  # of each language model, by all processes
     seconds: float = 0.0  # of training, without evaluating and saving
@@ -120,11 +116,15 @@ class Run:
     stop_signal: int | None = None
 
     def __post_init__(self) -> None:
-        self.carried: list[States | None] = [None] * self.settings.gradient_accumulation_steps
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.settings.output_dir)
+        settings = self.settings
+        self.folder = Path(settings.output_dir)
+        self.carried: list[States | None] = [None] * settings.gradient_accumulation_steps
+        self.optimizers = make_optimizers(settings, self.model)
+        decay = {"num_decay_steps": settings.decay_steps} if settings.decay_steps else None
+        schedule = get_scheduler(
+            settings.lr_scheduler_type, self.optimizers[0], settings.warmup_steps, self.max_steps, decay
+        )
+        self.rate_factor = schedule.lr_lambdas[0]  # of a step
 
     def prepare(self, checkpoint: Path | None) -> None:
         """Load a checkpoint, or remove those that may be overwritten, and distribute the model."""
@@ -134,6 +134,7 @@ class Run:
             for old in sorted_checkpoints(self.folder):
                 shutil.rmtree(old)
         self.accelerator.wait_for_everyone()
+        self._set_learning_rate()
         # The gradients of the softmax are a few rows, which `_share_softmax_gradients` averages.
         softmax = [f"softmax.{name}" for name, _ in self.model.softmax.named_parameters()]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, softmax)
@@ -148,7 +149,7 @@ class Run:
         lanes = LaneWindows(
             self.reader, settings.lanes, settings.window, settings.gradient_accumulation_steps, self.position
         )
-        recent: list[tuple[float, float, int, float]] = []
+        recent: list[tuple[float, ...]] = []
         must_stop = False
         saved_at = self.step
         bar = self._progress_bar(desc="Training", unit=" steps", total=self.max_steps, initial=self.step)
@@ -162,18 +163,18 @@ class Run:
                 forward, backward = self.train_step(windows, words)
                 if not math.isfinite(forward + backward):
                     raise ElmoError(
-                        f"the loss is {forward:.3g} forward, {backward:.3g} backward at step {self.step + 1}: "
-                        "training diverged. Lower --learning_rate, add --warmup_steps or lower --max_grad_norm, and "
-                        "resume from the last checkpoint with --resume_from_checkpoint last"
+                        f"training diverged at step {self.step + 1}: resume from the last checkpoint with a lower "
+                        "--learning_rate or --max_grad_norm"
                     )
                 elapsed = time.perf_counter() - begun
                 self.step += 1
+                self._set_learning_rate()
                 self.predictions += words
                 self.seconds += elapsed
                 recent.append((forward, backward, words, elapsed))
                 bar.update()
                 if self.step % settings.logging_steps == 0:
-                    self._log(recent, bar)
+                    self._log(recent)
                     recent = []
                 if settings.eval_steps and self.step % settings.eval_steps == 0 and self.step < self.max_steps:
                     self.evaluate()
@@ -189,10 +190,17 @@ class Run:
         disable = None if self.accelerator.is_main_process else True  # None: only in a terminal
         return tqdm(disable=disable, **options)
 
+    def _set_learning_rate(self) -> None:
+        """Set the learning rate of the next step. Steps beyond those of the schedule keep its last one."""
+        factor = self.rate_factor(min(self.step, self.max_steps - 1))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.settings.learning_rate * factor
+
     def _agree(self, windows: list[Window] | None) -> tuple[int, bool]:
         """Return the predictions of a step and whether to stop, over all processes."""
         predictions = sum(window.predictions for window in windows or ())
-        own = torch.tensor([predictions, int(self.stop_signal is not None)], device=self.accelerator.device)
+        own = torch.tensor([predictions, self.stop_signal is not None], device=self.accelerator.device)
         words, stops = self.accelerator.reduce(own, reduction="sum").tolist()
         return words, stops > 0
 
@@ -202,43 +210,37 @@ class Run:
         A process without windows, whose text has ended before that of others, takes part without contributing.
         """
         accelerator, device = self.accelerator, self.accelerator.device
-        has_text = windows is not None
         if windows is None:
             windows = [self._empty_window()]
         negatives = self._sample_negatives(windows)
         losses = torch.zeros(2, device=device)
         for number, window in enumerate(windows):
-            # Lanes that have ended keep their states. A window in which all have ended reads padding instead.
-            mask = window.labels[0] != IGNORED if window.predictions else torch.ones_like(window.labels[0])
             is_last = number == len(windows) - 1
             with nullcontext() if is_last else accelerator.no_sync(self.prepared):
                 output = self.prepared(
                     **window.model_inputs(device),
-                    attention_mask=mask.to(device),
-                    states=self.carried[number] if has_text else None,
+                    states=self.carried[number],
                     negatives=negatives,
                     num_items_in_batch=words / accelerator.num_processes,
                 )
                 accelerator.backward(output.loss)
             losses += torch.stack([output.forward_loss.detach(), output.backward_loss.detach()])
-            if has_text:
-                hidden, cell = output.states
-                self.carried[number] = (hidden.detach(), cell.detach())
-                self.position = window.position
+            hidden, cell = output.states
+            self.carried[number] = (hidden.detach(), cell.detach())
+            self.position = window.position or self.position
         self._share_softmax_gradients()
         self._clip_gradients()
-        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
+        for optimizer in self.optimizers:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            # Epochs may take a few more steps than estimated: the learning rate then stays where it is.
-            if self.step + 1 < self.max_steps:
-                schedule.step()
+            optimizer.zero_grad()
         forward, backward = accelerator.reduce(losses, reduction="mean").tolist()
         return forward, backward
 
     def _empty_window(self) -> Window:
+        """Return a window of lanes that have all ended."""
         char_ids = torch.from_numpy(self.tokenizer.words_to_char_ids([str(self.tokenizer.bos_token)]))
-        return Window(char_ids, torch.zeros(2, 1, 1, dtype=torch.long), torch.full((2, 1, 1), IGNORED))
+        shape = (2, self.settings.lanes, 1)
+        return Window(char_ids, torch.zeros(shape, dtype=torch.long), torch.full(shape, IGNORED))
 
     def _sample_negatives(self, windows: list[Window]) -> Negatives | None:
         """Draw the same sample in every process, from seed and step, and add the words that any of them predicts."""
@@ -254,16 +256,16 @@ class Run:
     def _share_softmax_gradients(self) -> None:
         """Average over processes. All have sampled the same rows, so only values are exchanged."""
         for parameter in self.model.softmax.parameters():
-            if parameter.grad is None:
-                continue
-            if parameter.grad.is_sparse:
-                gradient = parameter.grad.coalesce()
+            gradient = parameter.grad
+            assert gradient is not None
+            if gradient.is_sparse:
+                gradient = gradient.coalesce()
                 values = self.accelerator.reduce(gradient.values(), reduction="mean")
                 parameter.grad = torch.sparse_coo_tensor(
                     gradient.indices(), values, gradient.shape, is_coalesced=True, check_invariants=False
                 )
             else:
-                parameter.grad = self.accelerator.reduce(parameter.grad, reduction="mean")
+                parameter.grad = self.accelerator.reduce(gradient, reduction="mean")
 
     def _clip_gradients(self) -> None:
         """Clip the norm of all gradients together; torch's function does not take sparse ones."""
@@ -273,27 +275,30 @@ class Run:
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 values.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
+        norm = torch.nn.utils.get_total_norm(values)
         factor = (self.settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         for value in values:
             value.mul_(factor)
 
-    def _log(self, recent: list[tuple[float, float, int, float]], bar: tqdm) -> None:
+    def _log(self, recent: list[tuple[float, ...]]) -> None:
         """Record the mean losses and the speed of the latest steps."""
-        forward, backward, words, seconds = map(sum, zip(*recent, strict=True))
-        forward, backward = forward / len(recent), backward / len(recent)
-        loss, speed = (forward + backward) / 2, words / seconds
+        forward, backward, words, seconds = np.mean(recent, axis=0).tolist()
+        speed = words / seconds
         self._record(
-            train_loss=loss,
+            train_loss=(forward + backward) / 2,
             train_loss_forward=forward,
             train_loss_backward=backward,
-            learning_rate=self.schedules[0].get_last_lr()[0],
+            learning_rate=self.optimizers[0].param_groups[0]["lr"],
             words_per_second=speed,
         )
-        bar.set_postfix(loss=f"{loss:.3f}", words_s=f"{speed:,.0f}")
-        if self.accelerator.is_main_process and bar.disable:  # without a terminal, lines replace the bar
-            losses = f"loss {forward:.3f} forward, {backward:.3f} backward"
-            print(f"step {self.step:,} of {self.max_steps:,}: {losses}, {speed:,.0f} words/s", flush=True)
+        losses = f"loss {forward:.3f} forward, {backward:.3f} backward"
+        self._print(f"step {self.step:,} of {self.max_steps:,}: {losses}, {speed:,.0f} words/s")
+
+    def _print(self, line: str) -> None:
+        """Print a line above the progress bar, in the main process."""
+        if self.accelerator.is_main_process:
+            tqdm.write(line)
+            sys.stdout.flush()
 
     def _record(self, **values: float) -> None:
         """Add an entry to the history and to the trackers."""
@@ -309,17 +314,9 @@ class Run:
         if self.validation is None:
             return {}
         settings, accelerator = self.settings, self.accelerator
-        reader = BlockReader(
-            self.validation,
-            self.tokenizer,
-            settings.block_rows,
-            epochs=1,
-            shuffle=False,
-            rank=accelerator.process_index,
-            processes=accelerator.num_processes,
-            reset_states=settings.eval_reset_states or settings.reset_states,
-        )
-        lanes = LaneWindows(reader, settings.eval_lanes, settings.window)
+        resets = settings.eval_reset_states or settings.reset_states
+        reader = replace(self.reader, corpus=self.validation, epochs=1, shuffle=False, reset_states=resets)
+        lanes = LaneWindows(reader, EVAL_LANES, settings.window)
         self.model.eval()
         totals = torch.zeros(3, dtype=torch.float64)
         states: States | None = None
@@ -336,18 +333,18 @@ class Run:
         if not count:
             raise ElmoError("the held-out text has no words")
         forward, backward = forward / count, backward / count
+        loss = (forward + backward) / 2
         results = {
-            "eval_perplexity": math.exp((forward + backward) / 2),
+            "eval_perplexity": math.exp(loss),
             "eval_perplexity_forward": math.exp(forward),
             "eval_perplexity_backward": math.exp(backward),
-            "eval_loss": (forward + backward) / 2,
+            "eval_loss": loss,
             "eval_words": count,
             "eval_words_per_second": count / (time.perf_counter() - begun),
         }
         self._record(**results)
-        if accelerator.is_main_process:
-            sides = f"forward {math.exp(forward):.2f}, backward {math.exp(backward):.2f}"
-            tqdm.write(f"step {self.step:,}: held-out perplexity {results['eval_perplexity']:.2f} ({sides})")
+        sides = f"forward {math.exp(forward):.2f}, backward {math.exp(backward):.2f}"
+        self._print(f"step {self.step:,}: held-out perplexity {math.exp(loss):.2f} ({sides})")
         return results
 
     # --------------------------------------------------------------------------------------------------- checkpoints
@@ -362,24 +359,15 @@ class Run:
             scratch.mkdir(parents=True)
             self.tokenizer.save_pretrained(scratch)
             self.model.save_pretrained(scratch)
-            states = {
-                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-                "schedules": [schedule.state_dict() for schedule in self.schedules],
-            }
-            torch.save(states, scratch / OPTIMIZERS_FILE)
-            state = {
-                "step": self.step,
-                "predictions": self.predictions,
-                "seconds": self.seconds,
-                "processes": accelerator.num_processes,
-                "corpus": self.corpus,
-                "settings": {name: getattr(self.settings, name) for name in FIXED},
-                "history": self.history,
-            }
+            optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+            torch.save({"optimizers": optimizers}, scratch / OPTIMIZERS_FILE)
+            state = {name: getattr(self, name) for name in PROGRESS}
+            state["settings"] = {name: getattr(self.settings, name) for name in FIXED}
+            state["processes"] = accelerator.num_processes
             write_text(scratch / STATE_FILE, json.dumps(state))
         accelerator.wait_for_everyone()
         own_state = {
-            "position": json.loads(json.dumps(self.position)),  # as lists, which load with weights_only
+            "position": self.position and tuple(self.position),  # plain, to load with weights_only
             "carried": self.carried,
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state() if accelerator.device.type == "cuda" else None,
@@ -394,44 +382,27 @@ class Run:
         accelerator.wait_for_everyone()
 
     def load(self, folder: Path) -> None:
-        """Restore the state of a checkpoint."""
+        """Restore the state of a checkpoint. The learning rate is that of this run's settings."""
         state = read_state(folder)
-        processes, device = self.accelerator.num_processes, self.accelerator.device
-        if state["processes"] != processes:
-            raise ElmoError(
-                f"{folder} was written by {state['processes']} processes: it cannot resume with {processes}"
-            )
-        for name in FIXED:
-            chosen = getattr(self.settings, name)
-            trained = state["settings"].get(name, chosen)
-            if trained != chosen:
-                raise ElmoError(f"{folder} was trained with {name}={trained}: it cannot resume with {chosen}")
-        self.step, self.predictions, self.seconds = state["step"], state["predictions"], state["seconds"]
-        self.history = state["history"]
+        device = self.accelerator.device
+        trained = {**state["settings"], "processes": state["processes"]}
+        for name in (*FIXED, "processes"):
+            chosen = getattr(self.settings, name, self.accelerator.num_processes)
+            if trained.get(name, chosen) != chosen:
+                raise ElmoError(f"{folder} was trained with {name}={trained[name]}: it cannot resume with {chosen}")
+        for name in PROGRESS:
+            setattr(self, name, state[name])
         self.model.load_state_dict(ElmoForPreTraining.from_pretrained(folder).state_dict())
-        self._load_optimizers(folder)
+        saved = torch.load(folder / OPTIMIZERS_FILE, map_location="cpu", weights_only=True)
+        for optimizer, optimizer_state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(optimizer_state)
         own_file = folder / f"process-{self.accelerator.process_index}.pt"
         own_state = torch.load(own_file, map_location="cpu", weights_only=True)
         if own_state["position"] is not None:
-            epoch, block, places = own_state["position"]
-            lanes = [None if place is None else Place(*place) for place in places]
-            self.position = Position(epoch, block, tuple(lanes))
+            self.position = Position(*own_state["position"])
         for number, states in enumerate(own_state["carried"]):
             if states is not None:
                 self.carried[number] = (states[0].to(device), states[1].to(device))
         torch.set_rng_state(own_state["random"])
         if own_state["random_cuda"] is not None:
             torch.cuda.set_rng_state(own_state["random_cuda"])
-
-    def _load_optimizers(self, folder: Path) -> None:
-        """Restore optimizers and schedules. The learning rates of this run's settings win over the checkpoint's."""
-        saved = torch.load(folder / OPTIMIZERS_FILE, map_location="cpu", weights_only=True)
-        for number, (optimizer, schedule) in enumerate(zip(self.optimizers, self.schedules, strict=True)):
-            base_rates = schedule.base_lrs
-            optimizer.load_state_dict(saved["optimizers"][number])
-            schedule.load_state_dict(saved["schedules"][number])
-            schedule.base_lrs = base_rates
-            for group, base_rate, factor in zip(optimizer.param_groups, base_rates, schedule.lr_lambdas, strict=True):
-                group["initial_lr"] = base_rate
-                group["lr"] = base_rate * factor(schedule.last_epoch)
-            schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
