@@ -12,36 +12,45 @@ from transformers.modeling_outputs import MultipleChoiceModelOutput, SequenceCla
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import ElmoTaskModel, WordDropout, WordLstm, Words, attend, check_labels, mean_loss, stack_words
+from .heads_elmo import (
+    ElmoTaskModel,
+    WordDropout,
+    WordLstm,
+    Words,
+    attend,
+    check_labels,
+    flatten_rows,
+    mean_loss,
+    stack_words,
+)
 from .layers_elmo import Dropout
 
 # Units where the config does not set `head_dim`.
 CLASSIFIER_DIM = 300
+MAXOUT_POOL = 4
 
 
 class Maxout(nn.Module):
     """The largest of several linear maps, feature by feature."""
 
-    def __init__(self, inputs: int, outputs: int, pool: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(inputs, outputs * pool)
-        self.pool = pool
+        self.linear = nn.Linear(inputs, outputs * MAXOUT_POOL)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.linear(features).unflatten(-1, (-1, self.pool)).amax(-1)
+        return self.linear(features).unflatten(-1, (-1, MAXOUT_POOL)).amax(-1)
 
 
 def pooled(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the maximum, mean and minimum of each feature over real words: each (B, D), zero without words."""
     keep = mask[..., None]
     count = keep.sum(1)
-    if not features.shape[1]:
-        zeros = features.new_zeros(len(features), features.shape[2])
-        return zeros, zeros, zeros
-    largest = features.masked_fill(~keep, torch.finfo(features.dtype).min).amax(1)
-    smallest = features.masked_fill(~keep, torch.finfo(features.dtype).max).amin(1)
+    has_words = count > 0
+    limits = torch.finfo(features.dtype)
+    largest = features.masked_fill(~keep, limits.min).amax(1)
+    smallest = features.masked_fill(~keep, limits.max).amin(1)
     mean = (features * keep).sum(1) / count.clamp(min=1)
-    return largest * (count > 0), mean, smallest * (count > 0)
+    return largest * has_words, mean, smallest * has_words
 
 
 class BiattentiveNetwork(nn.Module):
@@ -53,8 +62,6 @@ class BiattentiveNetwork(nn.Module):
     gradient would depend on the rest of its batch.
     """
 
-    POOL = 4
-
     def __init__(self, inputs: int, elmo: int, units: int, dropout: float, outputs: int) -> None:
         super().__init__()
         self.reduce = nn.Linear(inputs, units)
@@ -62,14 +69,16 @@ class BiattentiveNetwork(nn.Module):
         self.integrator = WordLstm(3 * self.encoder.size, units)
         size = self.integrator.size + elmo
         self.attention = nn.Linear(size, 1)
-        self.hidden = nn.ModuleList([Maxout(4 * size, 2 * units, self.POOL), Maxout(2 * units, units, self.POOL)])
+        self.hidden = nn.ModuleList([Maxout(4 * size, 2 * units), Maxout(2 * units, units)])
         self.output = nn.Linear(units, outputs)
         self.dropout = Dropout(dropout)
 
     def forward(self, text: Words) -> Tensor:
         """Return scores (B, outputs)."""
-        encoded = self.encoder(self.dropout(F.relu(self.reduce(text.features))), text.mask)
-        context = attend(encoded @ encoded.transpose(1, 2), text.mask) @ encoded
+        reduced = F.relu(self.reduce(text.features))
+        encoded = self.encoder(self.dropout(reduced), text.mask)
+        similarity = encoded @ encoded.transpose(1, 2)
+        context = attend(similarity, text.mask) @ encoded
         compared = torch.cat([encoded, encoded - context, encoded * context], dim=-1)
         integrated = self.integrator(self.dropout(compared), text.mask)
         integrated = text.join_elmo(integrated)
@@ -114,7 +123,8 @@ class Esim(nn.Module):
         aligned_two = attend(scores.transpose(1, 2), mask_one) @ one
         aligned = torch.cat([aligned_one, aligned_two])
         compared = torch.cat([encoded, aligned, encoded - aligned, encoded * aligned], dim=-1)
-        composed = self.composer(self.word_dropout(F.relu(self.compare(compared))), mask)
+        reduced = F.relu(self.compare(compared))
+        composed = self.composer(self.word_dropout(reduced), mask)
         largest, mean, _ = pooled(composed, mask)
         pooled_one, pooled_two = torch.cat([mean, largest], dim=-1).chunk(2)
         features = torch.cat([pooled_one, pooled_two], dim=-1)
@@ -122,41 +132,14 @@ class Esim(nn.Module):
         return self.output(self.dropout(hidden))
 
 
-class ElmoSequenceEncoder(ElmoTaskModel):
-    """The base of text classification and multiple choice: scores of a text or a pair of texts."""
-
-    def __init__(self, config: ElmoConfig, encoder: str, outputs: int) -> None:
-        super().__init__(config)
-        network = Esim if encoder == "esim" else BiattentiveNetwork
-        units = config.head_dim or CLASSIFIER_DIM
-        self.network = network(self.input_size, self.elmo_size, units, config.head_dropout, outputs)
-
-    def _scores(
-        self,
-        input_ids: Tensor | None,
-        char_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        bilm_layers: Tensor | None,
-    ) -> Tensor:
-        """Compute scores (B, outputs)."""
-        needs_pairs = isinstance(self.network, Esim)
-        if needs_pairs and token_type_ids is None:
-            raise ValueError(
-                "sequence_encoder='esim' reads pairs: tokenizer(first, second), with their `token_type_ids`"
-            )
-        if not needs_pairs and token_type_ids is not None and bool(token_type_ids.any()):
-            raise ValueError("sequence_encoder='bcn' reads one text per row; for pairs set sequence_encoder='esim'")
-        count = 2 if needs_pairs else 1
-        texts = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=count)
-        return self.network(*texts)
-
-
-class ElmoForSequenceClassification(ElmoSequenceEncoder):
+class ElmoForSequenceClassification(ElmoTaskModel):
     """Classes, or a number, for a text (biattentive classification network) or a pair of texts (ESIM)."""
 
     def __init__(self, config: ElmoConfig) -> None:
-        super().__init__(config, config.sequence_encoder, config.num_labels)
+        super().__init__(config)
+        self.texts_per_row, network = (2, Esim) if config.sequence_encoder == "esim" else (1, BiattentiveNetwork)
+        units = config.head_dim or CLASSIFIER_DIM
+        self.network = network(self.input_size, self.elmo_size, units, config.head_dropout, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -168,22 +151,16 @@ class ElmoForSequenceClassification(ElmoSequenceEncoder):
         token_type_ids: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
-        return_dict: bool | None = None,
     ) -> SequenceClassifierOutput:
-        r"""
-        Args:
-            input_ids, char_ids, attention_mask, token_type_ids:
-                What [`ElmoTokenizer`] makes of a text or, for ESIM, of a pair.
-            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
-                What [`ElmoTaskModel.bilm_layers`] returned for these texts.
-            labels (`(B,)`, or `(B, num_labels)` for several labels per text, *optional*):
-                Classes, or values if `config.problem_type` is `"regression"`.
+        """Score texts, or pairs for ESIM. See [`ElmoTaskModel`] for the arguments.
+
+        The labels are classes `(B,)`, values if `config.problem_type` is `"regression"`, or `(B, num_labels)` of 0 and
+        1 for several labels per text.
         """
-        logits = self._scores(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
-        loss = None
-        if labels is not None:
-            loss = self._loss(logits, labels) + self._penalty()
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        texts = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        logits = self.network(*texts)
+        loss = None if labels is None else self._loss(logits, labels)
+        return self._output(SequenceClassifierOutput, loss, logits=logits)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss of the config's `problem_type`, which the first labels decide if it is not set."""
@@ -203,11 +180,15 @@ class ElmoForSequenceClassification(ElmoSequenceEncoder):
         return mean_loss(logits, labels)
 
 
-class ElmoForMultipleChoice(ElmoSequenceEncoder):
+class ElmoForMultipleChoice(ElmoTaskModel):
     """A score for each of several endings of a text: ESIM over text and ending (Zellers et al., 2018)."""
 
+    texts_per_row = 2
+
     def __init__(self, config: ElmoConfig) -> None:
-        super().__init__(config, "esim", 1)
+        super().__init__(config)
+        units = config.head_dim or CLASSIFIER_DIM
+        self.network = Esim(self.input_size, self.elmo_size, units, config.head_dropout, outputs=1)
         self.post_init()
 
     @can_return_tuple
@@ -219,29 +200,21 @@ class ElmoForMultipleChoice(ElmoSequenceEncoder):
         token_type_ids: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
-        return_dict: bool | None = None,
     ) -> MultipleChoiceModelOutput:
-        r"""
-        Args:
-            input_ids, char_ids, attention_mask, token_type_ids (`(B, choices, T)`, characters `(B, choices, T, C)`):
-                What [`ElmoTokenizer`] makes of the pairs of a text and each of its endings.
-            bilm_layers (`(B, choices, T, (2L + 1)P)`, *optional*):
-                What [`ElmoTaskModel.bilm_layers`] returned for these pairs.
-            labels (`(B,)`, *optional*):
-                The index of the right choice.
+        """Score the endings of each text. See [`ElmoTaskModel`] for the arguments.
+
+        All have a dimension for the choices after the first, `(B, choices, T, ...)`; the rows are pairs of a text and
+        one of its endings. The labels `(B,)` are the right choices.
         """
         if input_ids is None or char_ids is None:
             raise ValueError("ElmoForMultipleChoice needs `input_ids` and `char_ids` from ElmoTokenizer")
         batch, choices, words = input_ids.shape
         # The stock collator flattens what it does not know: characters come as (B, choices, T * C).
-        characters = char_ids.reshape(batch * choices, words, self.config.max_characters_per_token)
-        rows = []
-        for tensor in (input_ids, attention_mask, token_type_ids, bilm_layers):
-            rows.append(None if tensor is None else tensor.flatten(0, 1))
-        scores = self._scores(rows[0], characters, *rows[1:])
-        logits = scores.view(batch, choices)
+        char_ids = char_ids.reshape(batch, choices, words, self.config.max_characters_per_token)
+        rows = flatten_rows(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        logits = self.network(*self._read(*rows)).view(batch, choices)
         loss = None
         if labels is not None:
             check_labels(labels, choices)
-            loss = mean_loss(logits, labels) + self._penalty()
-        return MultipleChoiceModelOutput(loss=loss, logits=logits)
+            loss = mean_loss(logits, labels)
+        return self._output(MultipleChoiceModelOutput, loss, logits=logits)

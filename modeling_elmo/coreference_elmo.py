@@ -4,19 +4,20 @@ Shapes: B documents, N words of all documents, W maximum width of a span, K kept
 compared with each span, U hidden units, G features of a span.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .bilm_elmo import eval_mode
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoWordEncoder
+from .heads_elmo import IGNORED, ElmoWordEncoder, flatten_rows
 from .layers_elmo import Dropout, is_plain
 from .tokenization_elmo import ElmoTokenizer
 
@@ -48,12 +49,6 @@ class Ranking(NamedTuple):
     mention_scores: Tensor  # (K,)
     antecedents: Tensor  # (K, A), numbers of kept spans
     links: Tensor  # (K, A), scores; -inf where a span has fewer spans before it
-
-
-def _blocks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield the numbers from 0 to `count` in blocks."""
-    if count:
-        yield from torch.arange(count, device=device).split(size)
 
 
 def _prefix_softmax(scores: Tensor) -> Tensor:
@@ -98,8 +93,8 @@ def best_spans(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
 
 def _crosses(first: int, last: int, longest: dict[int, int], earliest: dict[int, int]) -> bool:
     """Return whether a chosen span starts inside this one and ends after it, or the other way round."""
-    ends_later = any(longest.get(word, -1) > last for word in range(first + 1, last + 1))
-    return ends_later or any(earliest.get(word, first) < first for word in range(first, last))
+    ends_inside = any(earliest.get(word, first) < first for word in range(first, last))
+    return ends_inside or any(longest.get(word, last) > last for word in range(first + 1, last + 1))
 
 
 class FeedForward(nn.Module):
@@ -138,29 +133,18 @@ class FeedForward(nn.Module):
 class SpanRanking(nn.Module):
     """Mention scores of all spans, and links between the best of them.
 
-    Args:
-        inputs: size of the words' features, whose weighted sum is a span's head.
-        encoded: size of the encoded words.
-        max_width: maximum number of words of a span.
-        spans_per_word: number of spans to keep, per word of a document.
-        max_antecedents: number of earlier spans that a span is fully compared with.
-        dropout: of the hidden layers.
+    A span's head is the weighted sum of its words' features, of size `inputs`; `encoded` is the size of encoded words.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        encoded: int,
-        max_width: int,
-        spans_per_word: float,
-        max_antecedents: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, inputs: int, encoded: int, config: ElmoConfig) -> None:
         super().__init__()
-        self.max_width, self.spans_per_word, self.max_antecedents = max_width, spans_per_word, max_antecedents
+        self.max_width = config.max_span_width
+        self.spans_per_word = config.spans_per_word
+        self.max_antecedents = config.max_antecedents
+        dropout = INNER_DROPOUT * config.head_dropout
         parts = (encoded, encoded, inputs, FEATURE_DIM)  # first word, last word, head, width
         span = sum(parts)
-        self.width = nn.Embedding(max_width, FEATURE_DIM)
+        self.width = nn.Embedding(self.max_width, FEATURE_DIM)
         self.distance = nn.Embedding(len(DISTANCES), FEATURE_DIM)
         self.attention = FeedForward([encoded], dropout, bias=False)  # a constant cancels in the softmax
         self.mention = FeedForward(parts, dropout)
@@ -175,7 +159,8 @@ class SpanRanking(nn.Module):
         rankings, begin = [], 0
         for length in words.lengths:
             end = begin + length
-            kept = best_spans(scores[begin:end], allowed[begin:end], int(self.spans_per_word * length + 1))
+            count = int(self.spans_per_word * length + 1)
+            kept = best_spans(scores[begin:end], allowed[begin:end], count)
             rankings.append(self._rank(words, attention, scores, begin, kept))
             begin = end
         return scores, allowed, rankings
@@ -187,48 +172,49 @@ class SpanRanking(nn.Module):
         last = self.mention.part(1, words.encoded)
         head = self.mention.part(2, words.features)
         width = self.mention.part(3, self.width(steps))  # (W, U)
-        scores = []
-        for block in _blocks(len(first), WORDS_AT_ONCE, first.device):
+        scores = [attention.new_zeros(0, self.max_width, dtype=torch.float)]
+        for block in torch.arange(len(first), device=first.device).split(WORDS_AT_ONCE):
             index = (block[:, None] + steps).clamp(max=len(first) - 1)  # (n, W)
             weights = _prefix_softmax(attention[index])  # (n, W, W)
             parts = [first[block][:, None], last[index], weights @ head[index], width]
             scores.append(self.mention(parts).float())
-        return torch.cat(scores) if scores else first.new_zeros(0, self.max_width)
+        return torch.cat(scores)
 
     def _rank(self, words: DocumentWords, attention: Tensor, scores: Tensor, begin: int, kept: Tensor) -> Ranking:
         """Score the links between a document's kept spans, given by number. The document's first word is `begin`."""
-        starts = kept.div(self.max_width, rounding_mode="floor")
+        starts = kept // self.max_width
         widths = kept % self.max_width  # less 1
         first = begin + starts
         spans = self._span_features(words, attention, first, widths)  # (K, G)
         mention_scores = scores[first, widths]
         queries = self.quick(spans) * spans.shape[1] ** -0.5  # as small as the other scores at first
         antecedents = self._likely_antecedents(queries, spans, mention_scores)  # (K, A)
-        span_part, antecedent_part = self.pair.part(0, spans), self.pair.part(1, spans)
-        distance_part = self.pair.part(3, self.distance(torch.arange(len(DISTANCES), device=kept.device)))
-        borders = torch.tensor(DISTANCES, device=kept.device)
-        links = []
-        for block in _blocks(len(kept), SPANS_AT_ONCE, kept.device):
+        distances = torch.tensor(DISTANCES, device=kept.device)
+        of_span = self.pair.part(0, spans)
+        of_antecedent = self.pair.part(1, spans)
+        of_distance = self.pair.part(3, self.distance(torch.arange(len(distances), device=kept.device)))
+        links = [mention_scores.new_zeros(0, antecedents.shape[1])]
+        for block in torch.arange(len(kept), device=kept.device).split(SPANS_AT_ONCE):
             others = antecedents[block]
             before = spans[others]  # (k, A, G)
-            product_part = self.pair.part(2, spans[block][:, None] * before)
-            distance = (block[:, None] - others).clamp(min=1)
-            bins = torch.bucketize(distance, borders, right=True) - 1
-            parts = [span_part[block][:, None], antecedent_part[others], product_part, distance_part[bins]]
+            of_product = self.pair.part(2, spans[block][:, None] * before)
+            distance = block[:, None] - others
+            bins = torch.bucketize(distance.clamp(min=1), distances, right=True) - 1
+            pair = self.pair([of_span[block][:, None], of_antecedent[others], of_product, of_distance[bins]])
             quick = (before @ queries[block][..., None]).squeeze(-1)
-            link = (self.pair(parts) + quick).float() + mention_scores[block][:, None] + mention_scores[others]
-            links.append(link.masked_fill(others >= block[:, None], -torch.inf))
-        ranked = torch.cat(links) if links else spans.new_zeros(0, 0)
-        return Ranking(starts, starts + widths + 1, mention_scores, antecedents, ranked)
+            link = (pair + quick).float() + mention_scores[block][:, None] + mention_scores[others]
+            links.append(link.masked_fill(distance <= 0, -torch.inf))
+        return Ranking(starts, starts + widths + 1, mention_scores, antecedents, torch.cat(links))
 
     def _span_features(self, words: DocumentWords, attention: Tensor, first: Tensor, widths: Tensor) -> Tensor:
         """Concatenate the first and last word, the head and the width of spans: (K, G)."""
         steps = torch.arange(self.max_width, device=first.device)
         inside = steps <= widths[:, None]  # (K, W)
-        index = torch.where(inside, first[:, None] + steps, first[:, None])
+        index = first[:, None] + steps * inside
         weights = torch.softmax(attention[index].masked_fill(~inside, -torch.inf), dim=-1)
         head = (weights[:, None] @ words.features[index]).squeeze(1)
-        return torch.cat([words.encoded[first], words.encoded[first + widths], head, self.width(widths)], dim=-1)
+        last = words.encoded[first + widths]
+        return torch.cat([words.encoded[first], last, head, self.width(widths)], dim=-1)
 
     @torch.no_grad()
     def _likely_antecedents(self, queries: Tensor, spans: Tensor, mention_scores: Tensor) -> Tensor:
@@ -236,13 +222,14 @@ class SpanRanking(nn.Module):
 
         The first spans have fewer before them. The rest of their numbers are not before them, to be masked out.
         """
+        numbers = torch.arange(len(spans), device=spans.device)
         count = min(self.max_antecedents, max(len(spans) - 1, 0))
-        chosen = []
-        for block in _blocks(len(spans), SPANS_AT_ONCE, spans.device):
+        chosen = [numbers.new_zeros(0, count)]
+        for block in numbers.split(SPANS_AT_ONCE):
             quick = (queries[block] @ spans.T).float() + mention_scores
-            after = torch.arange(len(spans), device=spans.device) >= block[:, None]
-            chosen.append(quick.masked_fill(after, -torch.inf).topk(count, dim=-1).indices)
-        return torch.cat(chosen) if chosen else mention_scores.new_zeros(0, 0, dtype=torch.long)
+            is_after = numbers >= block[:, None]
+            chosen.append(quick.masked_fill(is_after, -torch.inf).topk(count, dim=-1).indices)
+        return torch.cat(chosen)
 
 
 # -------------------------------------------------------------------------------------------------- loss and clusters
@@ -304,6 +291,9 @@ def _ranking_loss(ranking: Ranking, clusters: Tensor, singletons: bool) -> Tenso
     return (options.logsumexp(1) - right_options.logsumexp(1)).sum()
 
 
+Mentions = tuple[Tensor, Tensor, Tensor]
+
+
 def decode_clusters(ranking: Ranking, singletons: bool) -> list[int]:
     """Return the cluster of each kept span by its best option, -1 for no mention."""
     unlinked = 2 if singletons else 1
@@ -323,27 +313,14 @@ def decode_clusters(ranking: Ranking, singletons: bool) -> list[int]:
     return clusters
 
 
-def _mentions(ranking: Ranking, singletons: bool) -> Tensor:
-    """Return the spans of a document that are in clusters: (M, 3)."""
-    clusters = torch.tensor(decode_clusters(ranking, singletons), dtype=torch.long, device=ranking.starts.device)
-    spans = torch.stack([ranking.starts, ranking.ends, clusters], dim=1)
-    return spans[clusters >= 0]
-
-
-def _stack(rows: Sequence[Tensor], fill: float) -> Tensor:
-    """Stack the documents' tensors (K, ...), padding the shorter: (B, K, ...)."""
-    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
-
-
-def _check_mentions(labels: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
+def _check_mentions(labels: Tensor, words: int) -> Mentions:
     """Split a document's labels (M, 3) into first words, ends and clusters, refusing what is not a span."""
     first, end, cluster = labels[(labels != IGNORED).any(1)].unbind(1)
     wrong = (first < 0) | (first >= end) | (end > words) | (cluster < 0)
-    if bool(wrong.any()):
-        mention = (int(first[wrong][0]), int(end[wrong][0]), int(cluster[wrong][0]))
+    if wrong.any():
+        mention = int(first[wrong][0]), int(end[wrong][0]), int(cluster[wrong][0])
         raise ValueError(
-            f"`labels` must be mentions (first word, last word excluded, cluster) of a document of {words} words; got "
-            f"{mention}"
+            f"`labels` must be (first word, end, cluster) of mentions in a document of {words} words; got {mention}"
         )
     return first, end, cluster
 
@@ -383,16 +360,9 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        inner = INNER_DROPOUT * config.head_dropout
-        self.encoder_dropout = Dropout(inner)
-        self.ranking = SpanRanking(
-            self.input_size,
-            self.encoder.size + self.elmo_size,
-            config.max_span_width,
-            config.spans_per_word,
-            config.max_antecedents,
-            inner,
-        )
+        self.encoder_dropout = Dropout(INNER_DROPOUT * config.head_dropout)
+        self.encoded_size = self.encoder.size + self.elmo_size
+        self.ranking = SpanRanking(self.input_size, self.encoded_size, config)
         self.post_init()
 
     @can_return_tuple
@@ -403,24 +373,16 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         attention_mask: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
-        return_dict: bool | None = None,
     ) -> ElmoCoreferenceOutput:
-        r"""
-        Args:
-            input_ids, char_ids, attention_mask (`(B, S, T)`, characters `(B, S, T, C)`):
-                What [`ElmoTokenizer`] makes of the S sentences of each document; a shorter document is filled up with
-                sentences without words.
-            bilm_layers (`(B, S, T, (2L + 1)P)`, *optional*):
-                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
-            labels (`(B, M, 3)`, *optional*):
-                The mentions of each document: first word, last word excluded, counted through the document without
-                sentence markers, and number of the cluster. Rows of -100 fill up.
+        """Find the mentions in documents of S sentences. See [`ElmoTaskModel`] for the arguments.
+
+        All have a dimension for the sentences after the first, `(B, S, T, ...)`; a shorter document is filled up with
+        sentences without words. The labels `(B, M, 3)` are the mentions of each document: first word, last word
+        excluded, counted through the document without sentence markers, and number of the cluster.
         """
         if char_ids is None or char_ids.dim() != 4:
-            shape = "none" if char_ids is None else f"shape {tuple(char_ids.shape)}"
             raise ValueError(
-                "ElmoForCoreferenceResolution needs `char_ids` of (documents, sentences, words, characters) from "
-                f"ElmoTokenizer; got {shape}"
+                "ElmoForCoreferenceResolution needs `char_ids` of (documents, sentences, words, characters)"
             )
         words = self._encode(input_ids, char_ids, attention_mask, bilm_layers)
         scores, allowed, rankings = self.ranking(words)
@@ -431,45 +393,53 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
             for rows, length in zip(labels, words.lengths, strict=True):
                 mentions.append(_check_mentions(rows, length))
             total = coreference_loss(scores, allowed, rankings, words.lengths, mentions, singletons)
-            loss = total / max(len(rankings), 1) + self._penalty()
-        output = ElmoCoreferenceOutput(
-            loss=loss,
-            spans=_stack([torch.stack([ranking.starts, ranking.ends], dim=1) for ranking in rankings], IGNORED),
-            mention_scores=_stack([ranking.mention_scores for ranking in rankings], 0.0),
+            loss = total / max(len(rankings), 1)
+        spans, predictions = [], []
+        for ranking in rankings:
+            document_spans = torch.stack([ranking.starts, ranking.ends], dim=1)
+            spans.append(document_spans)
+            if not self.training:
+                clusters = document_spans.new_tensor(decode_clusters(ranking, singletons))[:, None]
+                mentions_found = torch.cat([document_spans, clusters], dim=1)  # (K, 3)
+                predictions.append(mentions_found[clusters[:, 0] >= 0])
+        mention_scores = [ranking.mention_scores for ranking in rankings]
+        return self._output(
+            ElmoCoreferenceOutput,
+            loss,
+            spans=pad_sequence(spans, batch_first=True, padding_value=IGNORED),
+            mention_scores=pad_sequence(mention_scores, batch_first=True),
+            predictions=pad_sequence(predictions, batch_first=True, padding_value=IGNORED) if predictions else None,
         )
-        if not self.training:
-            output.predictions = _stack([_mentions(ranking, singletons) for ranking in rankings], IGNORED)
-        return output
 
     def _encode(
         self, input_ids: Tensor | None, char_ids: Tensor, attention_mask: Tensor | None, bilm_layers: Tensor | None
     ) -> DocumentWords:
         """Encode all sentences, those of similar length together: memory grows with the words, not with padding."""
         documents, sentences, tokens = char_ids.shape[:3]
-        mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        tensors = {"input_ids": input_ids, "char_ids": char_ids, "attention_mask": mask, "bilm_layers": bilm_layers}
-        rows = {name: tensor.flatten(0, 1) for name, tensor in tensors.items() if tensor is not None}
-        lengths = mask.flatten(0, 1).sum(1)
-        order = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]
+        if attention_mask is None:
+            attention_mask = char_ids.any(-1)
+        mask = attention_mask.flatten(0, 1).bool()
+        rows = flatten_rows(input_ids, char_ids, attention_mask, None, bilm_layers)
+        lengths = mask.sum(1)
+        order = lengths.argsort(descending=True, stable=True)
+        order = order[lengths[order] > 0]
         # Begin with no words, so that documents may have none.
-        features = [torch.zeros(0, self.input_size, dtype=self.dtype, device=char_ids.device)]
-        encoded = [torch.zeros(0, self.encoder.size + self.elmo_size, dtype=self.dtype, device=char_ids.device)]
-        places = [lengths.new_zeros(0)]
+        features = [torch.zeros(0, self.input_size, dtype=self.dtype, device=mask.device)]
+        encoded = [torch.zeros(0, self.encoded_size, dtype=self.dtype, device=mask.device)]
+        places = [lengths[:0]]
         while len(order):
             count = max(TOKENS_AT_ONCE // int(lengths[order[0]]), 1)
             group, order = order[:count], order[count:]
-            columns = rows["attention_mask"][group].any(0).nonzero().squeeze(1)
-            batch = {name: tensor[group][:, columns] for name, tensor in rows.items()}
-            (text,) = self._read(
-                batch.get("input_ids"), batch["char_ids"], batch["attention_mask"], None, batch.get("bilm_layers")
-            )
+            columns = mask[group].any(0).nonzero().squeeze(1)
+            (text,) = self._read(*(None if tensor is None else tensor[group][:, columns] for tensor in rows))
             states = self.encoder_dropout(self.encoder(text.features, text.mask))
             features.append(text.features[text.mask])
             encoded.append(text.join_elmo(states)[text.mask])
-            places.append((group[:, None] * tokens + columns[text.position])[text.mask])
+            position = group[:, None] * tokens + columns
+            places.append(position[text.chosen])
         place, in_order = torch.cat(places).sort()
-        sentence = place.div(tokens, rounding_mode="floor")
-        counts = torch.bincount(sentence.div(sentences, rounding_mode="floor"), minlength=documents)
+        sentence = place // tokens
+        counts = torch.bincount(sentence // sentences, minlength=documents)
         return DocumentWords(torch.cat(features)[in_order], torch.cat(encoded)[in_order], sentence, counts.tolist())
 
     @torch.no_grad()
@@ -478,15 +448,12 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
 
         A mention is a span of the document's words, numbered across sentences: its first word and one past its last.
         """
-        if not sentences or not any(sentences) or any(isinstance(sentence, str) for sentence in sentences):
-            raise ValueError(
-                "`sentences` must be those of a document, each a list of words, and not all empty; got "
-                f"{str(sentences)[:60]!r}"
-            )
         rows = [list(sentence) for sentence in sentences]
-        encoded = tokenizer(rows, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
+        if not any(rows) or isinstance(sentences[0], str):
+            raise ValueError(f"`sentences` must be lists of words, not all empty; got {str(sentences)[:60]!r}")
+        inputs = tokenizer(rows, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
         with eval_mode(self):
-            output = self(**{name: tensor[None] for name, tensor in encoded.items()})
+            output = self(**{name: tensor[None] for name, tensor in inputs.items()})
         clusters: dict[int, list[tuple[int, int]]] = {}
         for first, end, cluster in output.predictions[0].tolist():
             clusters.setdefault(cluster, []).append((first, end))

@@ -8,13 +8,14 @@ C characters of a word, D features of a word, E ELMo features, H units, L LSTM l
 K labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from transformers import initialization as init
 
 from .bilm_elmo import (
@@ -36,10 +37,19 @@ from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_paral
 TAGGER_DIM, TAGGER_LAYERS = 200, 2
 # Embedding size and filter width of a task's own character CNN (Peters et al., 2017).
 TASK_CHARACTER_DIM, TASK_FILTER_WIDTH = 16, 3
-# What of `from_pretrained`'s arguments says where a folder is.
+# Arguments of `from_pretrained` that say where a folder is.
 LOCATION_ARGUMENTS = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
 
+Output = TypeVar("Output")
+
 # ------------------------------------------------------------------------------------------------------------- words
+
+
+def spread(values: Tensor, mask: Tensor, fill: float = 0) -> Tensor:
+    """Put one value at every True of a mask, in order: (N, ...), (B, T) -> (B, T, ...), `fill` elsewhere."""
+    placed = values.new_full((*mask.shape, *values.shape[1:]), fill)
+    placed[mask] = values
+    return placed
 
 
 class Words(NamedTuple):
@@ -48,7 +58,7 @@ class Words(NamedTuple):
     features: Tensor  # (B, T', D), what the encoder reads
     elmo: Tensor | None  # (B, T', E), what joins the encoder's output
     mask: Tensor  # (B, T'), True for real words
-    position: Tensor  # (B, T'), where each word is in the input
+    chosen: Tensor  # (B, T), True where these words are in the input
 
     def join_elmo(self, encoded: Tensor) -> Tensor:
         """Append the ELMo vectors of the output, if there are any: (B, T', D) -> (B, T', D + E)."""
@@ -56,25 +66,29 @@ class Words(NamedTuple):
             return encoded
         return torch.cat([encoded, self.elmo], dim=-1)
 
-    def gather_labels(self, labels: Tensor) -> Tensor:
-        """Select the words' labels from those of the input: (B, T) -> (B, T')."""
-        return labels.gather(1, self.position).masked_fill(~self.mask, IGNORED)
+    def from_input(self, values: Tensor, fill: float) -> Tensor:
+        """Select the words' values from those of the input: (B, T) -> (B, T')."""
+        return spread(values[self.chosen], self.mask, fill)
 
-    def scatter_to_input(self, values: Tensor, length: int, fill: float) -> Tensor:
-        """Return values (B, T') or (B, T', K) at the words' positions in the input, `fill` elsewhere: (B, T, ...)."""
-        mask, position = self.mask, self.position
-        if values.dim() == 3:
-            mask = mask[..., None]
-            position = position[..., None].expand_as(values)
-        whole = values.new_full((len(values), length, *values.shape[2:]), fill)
-        return whole.scatter(1, position, values.masked_fill(~mask, fill))
+    def to_input(self, values: Tensor, fill: float) -> Tensor:
+        """Return the words' values at their positions in the input: (B, T', ...) -> (B, T, ...)."""
+        return spread(values[self.mask], self.chosen, fill)
 
 
-def place_words(rows: Tensor, mask: Tensor) -> Tensor:
-    """Lay out one row per real word: (N, D), (B, T') -> (B, T', D), zero where there is no word."""
-    index = mask.flatten().nonzero().squeeze(1)
-    flat = rows.new_zeros(mask.numel(), rows.shape[1])
-    return flat.index_copy(0, index, rows).unflatten(0, mask.shape)
+def stack_words(first: Words, second: Words) -> Words:
+    """Stack two texts of T and S words as one batch (2B, max(T, S), ...), padding the shorter."""
+    stacked: list[Any] = []
+    for one, two in zip(first, second, strict=True):
+        both = None
+        if one is not None and two is not None:
+            both = pad_sequence([*one, *two], batch_first=True)
+        stacked.append(both)
+    return Words(*stacked)
+
+
+def flatten_rows(*tensors: Tensor | None) -> list[Tensor | None]:
+    """Make one batch of the rows of several: (A, B, ...) -> (A * B, ...)."""
+    return [None if tensor is None else tensor.flatten(0, 1) for tensor in tensors]
 
 
 def attend(scores: Tensor, mask: Tensor) -> Tensor:
@@ -82,22 +96,6 @@ def attend(scores: Tensor, mask: Tensor) -> Tensor:
     keep = mask[:, None]
     lowest = torch.finfo(scores.dtype).min
     return torch.softmax(scores.masked_fill(~keep, lowest), dim=-1) * keep
-
-
-def stack_words(first: Words, second: Words) -> Words:
-    """Stack two texts of T and S words as one batch (2B, max(T, S), ...), padding the shorter."""
-    longest = max(first.mask.shape[1], second.mask.shape[1])
-    stacked: list[Any] = []
-    for one, two in zip(first, second, strict=True):
-        if one is None or two is None:
-            stacked.append(None)
-            continue
-        padded = []
-        for tensor in (one, two):
-            missing = longest - tensor.shape[1]
-            padded.append(F.pad(tensor, (0, 0, 0, missing) if tensor.dim() == 3 else (0, missing)))
-        stacked.append(torch.cat(padded))
-    return Words(*stacked)
 
 
 # ------------------------------------------------------------------------------------------------------------ layers
@@ -111,45 +109,64 @@ class TaskConv(nn.Conv1d):
 
 
 class CharacterCnn(nn.Module):
-    """A word's vector from its characters, learned with the task: (..., C) -> (..., filters)."""
+    """A word's vector from its characters, learned with the task: (N, C) -> (N, filters)."""
 
-    def __init__(self, characters: int, size: int, filters: int, width: int) -> None:
+    def __init__(self, config: ElmoConfig, size: int, width: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(characters, size, padding_idx=0)
-        self.convolution = TaskConv(size, filters, width)
+        self.width = width
+        self.embedding = nn.Embedding(config.char_vocab_size, size, padding_idx=0)
+        self.convolution = TaskConv(size, config.head_char_filters, width)
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        if not char_ids.numel():
-            return self.convolution.weight.new_zeros(*char_ids.shape[:-1], self.convolution.out_channels)
-        distinct, index, _ = distinct_rows(char_ids.flatten(0, -2))
+        if not len(char_ids):
+            return self.convolution.weight.new_zeros(0, self.convolution.out_channels)
+        distinct, index, _ = distinct_rows(char_ids)
         # Words end in a run of one character, their padding; one window inside it is enough.
         longest = int(spelled_lengths(distinct).amax())
-        width = self.convolution.kernel_size[0]
-        embedded = self.embedding(distinct[:, : longest + width]).transpose(1, 2)
-        vectors = F.relu(self.convolution(embedded).amax(-1))
-        return vectors[index].unflatten(0, char_ids.shape[:-1])
+        embedded = self.embedding(distinct[:, : longest + self.width])
+        convolved = self.convolution(embedded.transpose(1, 2))
+        return F.relu(convolved.amax(-1))[index]
+
+
+def can_run_in_parallel(features: Tensor, *modules: nn.Module) -> bool:
+    """Return whether modules may read features in two threads; their hooks and adapters might depend on the thread."""
+    if torch.is_grad_enabled():
+        allowed = can_train_in_parallel(features)
+    else:
+        allowed = features.device.type == "cpu" and torch.get_num_threads() > 1
+    return allowed and is_plain(*modules)
+
+
+def run_in_two_threads(
+    run: Callable[[int, Tensor], tuple[Tensor]], features: Tensor, first: nn.Module, second: nn.Module
+) -> Sequence[tuple[Tensor, ...]]:
+    """Compute run(0, features), which calls the first module, and run(1, features), which calls the second."""
+    if torch.is_grad_enabled():
+        return train_in_parallel(run, (features,), (list(first.parameters()), list(second.parameters())))
+    return run_in_parallel(lambda side: run(side, features))
 
 
 class TaskLstmLayer(nn.Module):
     """One LSTM over packed words in one direction: (N, D) -> (N, H). A bias of 1 opens the forget gates at first."""
 
+    gates = 4
+
     def __init__(self, inputs: int, units: int) -> None:
         super().__init__()
-        self.input_gates = GlorotLinear(inputs, 4 * units, fan_in=inputs, bias=True)
-        self.recurrent_gates = GlorotLinear(units, 4 * units, fan_in=units)
+        self.input_gates = GlorotLinear(inputs, self.gates * units, fan_in=inputs, bias=True)
+        self.recurrent_gates = GlorotLinear(units, self.gates * units, fan_in=units)
         self.units = units
 
     def forward(self, words: Tensor, batch_sizes: Sequence[int]) -> Tensor:
-        gates = self.input_gates(words)  # (N, 4H)
         dtype = next(self.recurrent_gates.parameters()).dtype
+        gates = self.input_gates(words).to(dtype)  # (N, 4H)
         exact = torch.promote_types(dtype, torch.float32)
-        zeros = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units, dtype=exact)
-        if is_plain(self.recurrent_gates):
-            weight = self.recurrent_gates.weight
-            outputs = trained_recurrence(gates, zeros, zeros, weight, None, batch_sizes, None, None)[0]
+        zeros = gates.new_zeros(max(batch_sizes, default=0), self.units, dtype=exact)
+        recurrent = self.recurrent_gates
+        if is_plain(recurrent):
+            outputs, _, _ = trained_recurrence(gates, zeros, zeros, recurrent.weight, None, batch_sizes, None, None)
         else:
-            gates = gates.to(dtype)
-            outputs = plain_recurrence(gates, zeros, zeros, self.recurrent_gates, None, batch_sizes, None, None)[0]
+            outputs, _, _ = plain_recurrence(gates, zeros, zeros, recurrent, None, batch_sizes, None, None)
         return outputs.to(dtype)
 
 
@@ -166,41 +183,32 @@ class WordLstm(nn.Module):
         self.backward_layers = nn.ModuleList(self.layer(size, units) for size in sizes)
         self.dropout = Dropout(dropout)
 
+    # A loop over time steps is not for tracing.
+    @torch.compiler.disable
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
         packing = pack(mask)
         indices = (packing.forward_index, packing.backward_index)
-        flat = features.flatten(0, 1)
+        flat = features.flatten(0, 1)  # (B * T, D)
         for number, layers in enumerate(zip(self.forward_layers, self.backward_layers, strict=True)):
             if number:
                 flat = self.dropout(flat)
-            flat = self._read(layers, flat, indices, packing.batch_sizes)
+            run = partial(self._run, layers, indices, packing.batch_sizes)
+            if can_run_in_parallel(flat, *layers):
+                sides = run_in_two_threads(run, flat, *layers)
+            else:
+                sides = run(0, flat), run(1, flat)
+            flat = torch.cat([sides[0][0], sides[1][0]], dim=-1)
         return flat.unflatten(0, mask.shape)
 
-    # A loop over time steps is not for tracing.
-    @torch.compiler.disable
-    def _read(
-        self,
-        layers: tuple[nn.Module, nn.Module],
-        flat: Tensor,
-        indices: tuple[Tensor, Tensor],
-        batch_sizes: Sequence[int],
-    ) -> Tensor:
-        """Run a layer of both directions, in two threads where that is faster: (B * T, D) -> (B * T, 2H)."""
-
-        def run(side: int, flat: Tensor) -> tuple[Tensor]:
-            packed = layers[side](flat.index_select(0, indices[side]), batch_sizes)
-            return (packed.new_zeros(len(flat), packed.shape[1]).index_copy(0, indices[side], packed),)
-
-        if not is_plain(*layers):  # hooks and adapters may depend on the thread
-            sides: Sequence[tuple[Tensor, ...]] = (run(0, flat), run(1, flat))
-        elif can_train_in_parallel(flat):
-            parameters = (list(layers[0].parameters()), list(layers[1].parameters()))
-            sides = train_in_parallel(run, (flat,), parameters)
-        elif torch.is_grad_enabled() or flat.device.type != "cpu":
-            sides = (run(0, flat), run(1, flat))
-        else:
-            sides = run_in_parallel(partial(run, flat=flat))
-        return torch.cat([sides[0][0], sides[1][0]], dim=-1)
+    @staticmethod
+    def _run(
+        layers: Sequence[nn.Module], indices: Sequence[Tensor], batch_sizes: Sequence[int], side: int, features: Tensor
+    ) -> tuple[Tensor]:
+        """Run the layer of one direction: (B * T, D) -> (B * T, H)."""
+        index = indices[side]
+        packed = layers[side](features.index_select(0, index), batch_sizes)
+        outputs = packed.new_zeros(len(features), packed.shape[1])
+        return (outputs.index_copy(0, index, packed),)
 
 
 class WordDropout(Dropout):
@@ -229,74 +237,55 @@ class LayerMix(nn.Module):
         return layers[-1]
 
 
-# ------------------------------------------------------------------------------------------------ losses and helpers
+# ------------------------------------------------------------------------------------------------------------ losses
 
 
 def mean_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Compute the mean -log p of labels (N,) by scores (N, K) over rows that have a label; 0 if none has."""
+    """Compute the mean -log p of labels (...) by scores (..., K) over what has a label; 0 if nothing has."""
+    scores, labels = scores.flatten(0, -2), labels.flatten()
     loss = F.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
     return loss / (labels != IGNORED).sum().clamp(min=1)
 
 
-def word_loss(
-    scores: Tensor, labels: Tensor, penalty: Tensor | float, num_items_in_batch: Tensor | int | None
-) -> Tensor:
-    """Compute the mean -log p of labels (B, T') by scores (B, T', K) over labeled words, plus a penalty.
-
-    If the batch is a part of a step that has `num_items_in_batch` labels in all, return its share of that step's loss.
-    """
-    loss = mean_loss(scores.flatten(0, 1), labels.flatten()) + penalty
+def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:
+    """Return which part of the labels of a whole step a batch has, if the step is made of several."""
     if num_items_in_batch is None:
-        return loss
-    return loss * ((labels != IGNORED).sum() / max(num_items_in_batch, 1))
+        return 1.0
+    return (labels != IGNORED).sum() / max(num_items_in_batch, 1)
 
 
 def check_labels(labels: Tensor, count: int) -> None:
     """Refuse labels out of range, which a loss would use as an index."""
-    real = labels[labels != IGNORED]
-    if len(real) and not 0 <= int(real.min()) <= int(real.max()) < count:
-        raise ValueError(
-            f"`labels` must be from 0 to {count - 1}, or {IGNORED}; got {int(real.min())} to {int(real.max())}"
-        )
-
-
-def _check_label_names(model_class: type[ElmoPreTrainedModel], folder: Any, arguments: dict[str, Any]) -> None:
-    """Refuse to load a folder of this task for other labels than it was trained with."""
-    config = arguments.get("config")
-    names = arguments.get("id2label") if config is None else getattr(config, "id2label", None)
-    count = arguments.get("num_labels")
-    targets = None
-    if names is not None:
-        count = len(names)
-        by_number = {int(number): name for number, name in names.items()}
-        targets = [by_number[number] for number in sorted(by_number)]
-    if count is None or folder is None:
-        return
-    location = {name: arguments[name] for name in LOCATION_ARGUMENTS if name in arguments}
-    saved = model_class.config_class.from_pretrained(folder, **location)
-    if (saved.architectures or [None])[0] != model_class.__name__:
-        return
-    known = [saved.id2label[number] for number in range(saved.num_labels)]
-    if count == len(known) and targets in (None, known):
-        return
-    requested = str(count)
-    if targets is not None and count == len(known):
-        requested = ", ".join(targets)
-    raise ValueError(
-        f"{folder} was trained for the {len(known)} labels {', '.join(known)}, not for {requested}: start from its "
-        "biLM, or pass ignore_mismatched_sizes=True to learn a new output layer"
-    )
+    wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))]
+    if len(wrong):
+        raise ValueError(f"`labels` must be from 0 to {count - 1}, or {IGNORED}; got {int(wrong[0])}")
 
 
 # ------------------------------------------------------------------------------------------------------- task models
 
 
 class ElmoTaskModel(ElmoPreTrainedModel):
-    """The base of all task models: word vectors and ELMo vectors, at the places that the config names."""
+    """The base of all task models: word vectors and ELMo vectors, at the places that the config names.
+
+    The `forward` of every task model takes what [`ElmoTokenizer`] returns and these arguments:
+
+    Args:
+        input_ids (`(B, T)`): ids of the words, read only by models with word vectors or word embeddings.
+        char_ids (`(B, T, C)`): characters of the words.
+        attention_mask (`(B, T)`, *optional*): 1 for real words; by default, those whose characters are not all 0.
+        token_type_ids (`(B, T)`, *optional*): 0 and 1 for the first and the second text of a pair.
+        bilm_layers (`(B, T, (2L + 1)P)`, *optional*): what [`ElmoTaskModel.bilm_layers`] returned for these texts.
+        labels (*optional*): what the task's loss is computed from; -100 for what has no label.
+        num_items_in_batch (`int`, *optional*): the labels of a whole step, when it is made of several batches.
+        return_dict (`bool`, *optional*): whether to return an output object rather than a tuple.
+    """
 
     # Losses are means over the batch's rows, which Trainer divides by its accumulation steps. A model whose loss is a
     # mean over words takes the number of words of the whole step instead.
     accepts_loss_kwargs = False
+    texts_per_row = 1
+    # Name of the head's own character CNN, if it has one. Sizes differ, and a folder is loaded by every auto class.
+    character_cnn: str | None = None
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
@@ -313,7 +302,9 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         self.word_embeddings = None
         if config.word_vector_dim:
             self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
-        self.input_size = config.word_vector_dim + self._own_features()
+        self.input_size = config.word_vector_dim
+        if self.character_cnn is not None:
+            self.input_size += config.head_char_filters
         if self.input_mix is not None:
             self.input_size += config.hidden_size
         if not self.input_size:
@@ -322,22 +313,30 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             )
         self.elmo_size = config.hidden_size if self.output_mix is not None else 0
 
-    def _own_features(self) -> int:
-        """Return how many features of a word the task model computes itself."""
-        return 0
-
-    def _features(self, char_ids: Tensor) -> list[Tensor]:
-        """Compute the task model's own features of words (N, C): each (N, D)."""
-        return []
-
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs.get("ignore_mismatched_sizes"):
-            _check_label_names(cls, pretrained_model_name_or_path, kwargs)
+        if pretrained_model_name_or_path is not None and not kwargs.get("ignore_mismatched_sizes"):
+            cls._check_label_names(pretrained_model_name_or_path, kwargs)
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         model.freeze()  # loading makes all weights trainable
         return loaded
+
+    @classmethod
+    def _check_label_names(cls, folder: Any, arguments: dict[str, Any]) -> None:
+        """Refuse to load a folder of this task for other labels than it was trained with."""
+        location = {name: arguments[name] for name in LOCATION_ARGUMENTS if name in arguments}
+        labels = {name: arguments[name] for name in ("num_labels", "id2label") if name in arguments}
+        saved = ElmoConfig.from_pretrained(folder, **location)
+        requested: Any = arguments.get("config")
+        if not hasattr(requested, "id2label"):
+            requested = ElmoConfig.from_pretrained(requested or folder, **location, **labels)
+        names = {int(number): name for number, name in requested.id2label.items()}
+        if saved.architectures == [cls.__name__] and names != saved.id2label:
+            raise ValueError(
+                f"{folder} was trained for the labels {', '.join(saved.id2label.values())}, not for "
+                f"{', '.join(names.values())}: start from its biLM, or pass ignore_mismatched_sizes=True"
+            )
 
     def post_init(self) -> None:
         super().post_init()
@@ -356,24 +355,29 @@ class ElmoTaskModel(ElmoPreTrainedModel):
 
         The unknown word gets their mean, the other special words zeros.
         """
-        if self.word_embeddings is None:
-            raise ValueError("this model has no word vectors: set `word_vector_dim` in its config")
-        rows, size = self.word_embeddings.weight.shape
-        if vectors.shape != (rows - NUM_SPECIAL_WORDS, size):
+        rows, size = self.config.vocab_size - NUM_SPECIAL_WORDS, self.config.word_vector_dim
+        if self.word_embeddings is None or vectors.shape != (rows, size):
             raise ValueError(
-                f"expected vectors of {rows - NUM_SPECIAL_WORDS} words and size {size} "
-                f"(`vocab_size` less {NUM_SPECIAL_WORDS}, `word_vector_dim`), got {tuple(vectors.shape)}"
+                f"expected vectors of {rows} words and size {size} (`vocab_size` less {NUM_SPECIAL_WORDS}, "
+                f"`word_vector_dim`), got {tuple(vectors.shape)}"
             )
-        self.word_embeddings.weight.zero_()
-        self.word_embeddings.weight[self.config.unk_token_id] = vectors.mean(0)
-        self.word_embeddings.weight[NUM_SPECIAL_WORDS:] = vectors
+        weight = self.word_embeddings.weight
+        weight.zero_()
+        weight[self.config.unk_token_id] = vectors.mean(0)
+        weight[NUM_SPECIAL_WORDS:] = vectors
+
+    def _learned_mixes(self) -> dict[str, ElmoScalarMix]:
+        mixes = {}
+        for place, mix in (("input", self.input_mix), ("output", self.output_mix)):
+            if mix is not None and mix.scalar is not None:
+                mixes[place] = mix.scalar
+        return mixes
 
     def mix_weights(self) -> dict[str, list[float]]:
         """Return the weight of each layer at each place: gamma times the softmax of the mix's weights."""
         weights = {}
-        for place, mix in (("input", self.input_mix), ("output", self.output_mix)):
-            if mix is not None and mix.scalar is not None:
-                weights[place] = (mix.scalar.gamma * mix.scalar.scalar_weights.softmax(0)).tolist()
+        for place, mix in self._learned_mixes().items():
+            weights[place] = (mix.gamma * mix.scalar_weights.softmax(0)).tolist()
         return weights
 
     def bilm_layers(
@@ -398,11 +402,10 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         first, *rest = output.hidden_states
         return torch.cat([first[..., : self.config.projection_dim], *rest], dim=-1)
 
-    def _mixed(self, layers: Tensor) -> list[Tensor | None]:
+    def _mix(self, layers: Tensor) -> list[Tensor | None]:
         """Mix words' layers (N, (2L + 1)P) into the vectors (N, 2P) of the input and the output, None if unused."""
-        config = self.config
-        sizes = [config.projection_dim] + [config.hidden_size] * config.num_hidden_layers
-        first, *rest = layers.split(sizes, dim=-1)
+        sizes = [self.config.hidden_size] * self.config.num_hidden_layers
+        first, *rest = layers.split([self.config.projection_dim, *sizes], dim=-1)
         all_layers = (torch.cat([first, first], dim=-1), *rest)
         mixed: list[Tensor | None] = []
         for mix in (self.input_mix, self.output_mix):
@@ -416,73 +419,76 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
         bilm_layers: Tensor | None,
-        texts: int = 1,
     ) -> list[Words]:
-        """Return the words of each of the texts of a row, with their features."""
+        """Begin a `forward`: return the words of the one or two texts of a row, with their features."""
         name = type(self).__name__
         if char_ids is None:
             raise ValueError(f"{name} needs `char_ids`: encode the text with ElmoTokenizer")
-        if texts == 1 and token_type_ids is not None and bool(token_type_ids.any()):
-            raise ValueError(f"{name} reads one text per row, not pairs")
+        if self.texts_per_row == 2 and token_type_ids is None:
+            raise ValueError(f"{name} reads pairs: tokenizer(first, second), with their `token_type_ids`")
+        if self.texts_per_row == 1 and token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError(f"{name} reads one text per row; pairs need sequence_encoder='esim' or another head")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        words = word_mask(char_ids, mask, token_type_ids, markers_of(self.config))
+        words = word_mask(char_ids, mask, token_type_ids, markers_of(self.config))  # (B, T)
         # Compute features of the N real words alone: most positions of a batch may be padding.
-        real = words.flatten().nonzero().squeeze(1)  # (N,)
         features, elmo = [], None
         if self.word_embeddings is not None:
             if input_ids is None:
                 raise ValueError(f"{name} needs `input_ids` to look up word vectors")
-            features.append(self.dropout(self.word_embeddings(input_ids.flatten()[real])))
-        features += self._features(char_ids.flatten(0, 1)[real])
+            features.append(self.dropout(self.word_embeddings(input_ids[words])))
+        if self.character_cnn is not None and self.config.head_char_filters:
+            cnn = self.get_submodule(self.character_cnn)
+            features.append(self.dropout(cnn(char_ids[words])))
         if self.config.elmo_placement != "none":
             if bilm_layers is None:
                 bilm_layers = self.bilm_layers(char_ids, attention_mask, token_type_ids, input_ids)
-            at_input, elmo = self._mixed(bilm_layers.flatten(0, 1)[real])
+            at_input, elmo = self._mix(bilm_layers[words])
             if at_input is not None:
                 features.append(at_input)
         joined = torch.cat(features, dim=-1)
         if token_type_ids is None:
-            token_type_ids = torch.zeros_like(words, dtype=torch.long)
+            return [self._layout(joined, elmo, words, words)]
+        texts = []
+        for number in range(self.texts_per_row):
+            texts.append(self._layout(joined, elmo, words, words & (token_type_ids == number)))
+        return texts
 
-        found = []
-        for text in range(texts):
-            chosen = words & (token_type_ids == text)
-            counts = chosen.sum(1)
-            longest = int(counts.max()) if len(counts) else 0
-            # The positions of a text's words first, in their order.
-            position = (~chosen).long().argsort(dim=1, stable=True)[:, :longest]
-            text_mask = torch.arange(longest, device=counts.device) < counts[:, None]
-            rows = chosen.flatten()[real]
-            text_elmo = None if elmo is None else place_words(elmo[rows], text_mask)
-            found.append(Words(place_words(joined[rows], text_mask), text_elmo, text_mask, position))
-        return found
+    @staticmethod
+    def _layout(features: Tensor, elmo: Tensor | None, words: Tensor, chosen: Tensor) -> Words:
+        """Lay out the chosen ones (B, T) of the words that have features (N, D) as the rows of a batch."""
+        counts = chosen.sum(1, keepdim=True)
+        longest = max(int(counts.max()), 1)  # what has no words has a first one too, which is masked
+        mask = torch.arange(longest, device=counts.device) < counts  # (B, T')
+        rows = chosen[words]
+        chosen_elmo = None if elmo is None else spread(elmo[rows], mask)
+        return Words(spread(features[rows], mask), chosen_elmo, mask, chosen)
 
-    def _penalty(self) -> Tensor | float:
-        """Return λ‖s‖² of the mixes in training mode, else 0."""
-        penalty: Tensor | float = 0.0
-        for mix in (self.input_mix, self.output_mix):
-            if self.training and mix is not None and mix.scalar is not None:
-                penalty = penalty + mix.scalar.penalty()
-        return penalty
+    def _output(
+        self, kind: Callable[..., Output], loss: Tensor | None, share: Tensor | float = 1.0, **fields: Any
+    ) -> Output:
+        """End a `forward`: make its output, to whose loss training adds λ‖s‖² of the mixes.
+
+        `share` is the part of a step's loss that the batch has.
+        """
+        if loss is not None:
+            penalty: Tensor | float = 0.0
+            if self.training:
+                penalty = sum((mix.penalty() for mix in self._learned_mixes().values()), start=penalty)
+            loss = (loss + penalty) * share
+        return kind(loss=loss, **fields)
 
 
 class ElmoWordEncoder(ElmoTaskModel):
     """The base of tagging and coreference: LSTMs over words and their characters."""
 
+    character_cnn = "char_cnn"
     default_layers = TAGGER_LAYERS
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.char_cnn = None
         if config.head_char_filters:
-            self.char_cnn = CharacterCnn(
-                config.char_vocab_size, TASK_CHARACTER_DIM, config.head_char_filters, TASK_FILTER_WIDTH
-            )
-        units, layers = config.head_dim or TAGGER_DIM, config.head_layers or self.default_layers
+            self.char_cnn = CharacterCnn(config, TASK_CHARACTER_DIM, TASK_FILTER_WIDTH)
+        units = config.head_dim or TAGGER_DIM
+        layers = config.head_layers or self.default_layers
         self.encoder = WordLstm(self.input_size, units, layers, config.head_dropout)
-
-    def _own_features(self) -> int:
-        return self.config.head_char_filters
-
-    def _features(self, char_ids: Tensor) -> list[Tensor]:
-        return [] if self.char_cnn is None else [self.dropout(self.char_cnn(char_ids))]

@@ -6,6 +6,7 @@ Shapes: B batch, S words of the question, T words of the context, N packed words
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from .heads_elmo import (
     IGNORED,
     CharacterCnn,
     ElmoTaskModel,
+    TaskLstmLayer,
     WordDropout,
     WordLstm,
     Words,
@@ -29,7 +31,7 @@ from .heads_elmo import (
     mean_loss,
     stack_words,
 )
-from .layers_elmo import GlorotLinear, is_plain
+from .layers_elmo import is_plain
 from .recurrence_elmo import split_steps, states_before
 from .tagging_elmo import IMPOSSIBLE
 from .tokenization_elmo import ElmoTokenizer
@@ -55,13 +57,12 @@ class _GruRecurrence(torch.autograd.Function):
         gates = gates_of_inputs.clone()  # after the loop: after their activations
         of_state = torch.empty_like(gates)
         outputs = gates.new_empty(len(gates), units)
-        hidden = gates.new_zeros(batch_sizes[0] if batch_sizes else 0, units)
+        hidden = gates.new_zeros(max(batch_sizes, default=0), units)
         transposed = recurrent.T
-        r_and_z, n_gates = gates.split([2 * units, units], dim=1)
-        state_r_and_z, state_n = of_state.split([2 * units, units], dim=1)
-        all_r, all_z = r_and_z.chunk(2, dim=1)
-        steps = split_steps(batch_sizes, r_and_z, n_gates, state_r_and_z, state_n, all_r, all_z, of_state, outputs)
-        for rz, n, u_rz, u_n, r, z, product, output in steps:
+        both = 2 * units  # r and z
+        parts = [gates[:, :both], of_state[:, :both], gates[:, both:], of_state[:, both:]]
+        r_and_z = gates[:, :units], gates[:, units:both]
+        for rz, u_rz, n, u_n, r, z, product, output in split_steps(batch_sizes, *parts, *r_and_z, of_state, outputs):
             if len(output) < len(hidden):
                 hidden = hidden[: len(output)]
             torch.mm(hidden, transposed, out=product)
@@ -77,38 +78,33 @@ class _GruRecurrence(torch.autograd.Function):
     def backward(ctx: Any, d_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
         gates, of_state, outputs, recurrent = ctx.saved_tensors
         units, sizes = recurrent.shape[1], ctx.batch_sizes
-        first = outputs.new_zeros(sizes[0] if sizes else 0, units)
-        before = states_before(first, outputs, sizes)
+        d_hidden = outputs.new_zeros(max(sizes, default=0), units)
+        before = states_before(d_hidden, outputs, sizes)
         r, z, n = gates.chunk(3, dim=1)
         # The derivatives of h' by the gates are known before the loop over steps.
         of_n = (1 - z) * (1 - n.square())
-        slope_r = of_n * of_state[:, 2 * units :] * r * (1 - r)
-        slope_z = (before - n) * z * (1 - z)
-        slopes = torch.cat([slope_r, slope_z, of_n * r], dim=1)
+        of_r = of_n * of_state[:, 2 * units :] * r * (1 - r)
+        of_z = (before - n) * z * (1 - z)
+        slopes = torch.stack([of_r, of_z, of_n * r], dim=1)  # (N, 3, H)
         changes = torch.empty_like(outputs)  # of h' at every step
         d_state = torch.empty_like(gates)  # of U h
-        d_hidden, d_begun = torch.zeros_like(first), first[:0]  # of the sentences that have begun, from the end
-        slopes_by_gate = slopes.unflatten(1, (3, units))
         d_state_by_gate = d_state.unflatten(1, (3, units))
-        steps = split_steps(sizes, d_outputs, changes, slopes_by_gate, d_state_by_gate, d_state, z)
-        for d_output, change, slope, d_by_gate, d_of_state, kept in reversed(steps):
+        d_begun = d_hidden[:0]  # of the sentences that have begun, seen from the end
+        steps = split_steps(sizes, d_outputs, changes, slopes, d_state_by_gate, d_state, z)
+        for d_output, change, slope, by_gate, step_state, kept in reversed(steps):
             if len(change) > len(d_begun):
                 d_begun = d_hidden[: len(change)]
             torch.add(d_begun, d_output, out=change)
-            torch.mul(change[:, None], slope, out=d_by_gate)
-            torch.addmm(change * kept, d_of_state, recurrent, out=d_begun)
+            torch.mul(change[:, None], slope, out=by_gate)
+            torch.addmm(change * kept, step_state, recurrent, out=d_begun)
         d_gates = torch.cat([d_state[:, : 2 * units], changes * of_n], dim=1)
         return d_gates, d_state.T @ before, None
 
 
-class TaskGruLayer(nn.Module):
+class TaskGruLayer(TaskLstmLayer):
     """One GRU over packed words in one direction: (N, D) -> (N, H)."""
 
-    def __init__(self, inputs: int, units: int) -> None:
-        super().__init__()
-        self.input_gates = GlorotLinear(inputs, 3 * units, fan_in=inputs, bias=True)
-        self.recurrent_gates = GlorotLinear(units, 3 * units, fan_in=units)
-        self.units = units
+    gates = 3
 
     def forward(self, words: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         # Autocast computes the gates in another type; the recurrence runs in that of the weights.
@@ -119,7 +115,7 @@ class TaskGruLayer(nn.Module):
 
     def _call_gates(self, gates_of_inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         """Compute the same by calling `recurrent_gates` at every step: (N, 3H) -> (N, H)."""
-        hidden = gates_of_inputs.new_zeros(batch_sizes[0] if batch_sizes else 0, self.units)
+        hidden = gates_of_inputs.new_zeros(max(batch_sizes, default=0), self.units)
         outputs = [hidden[:0]]
         for gates in gates_of_inputs.split(list(batch_sizes)):
             hidden = hidden[: len(gates)]
@@ -190,7 +186,7 @@ class ParagraphReader(nn.Module):
         self.dropout = WordDropout(dropout)
 
     def forward(self, question: Words, context: Words) -> tuple[Tensor, Tensor]:
-        """Score the context's words as first and last of the answer: each (B, T), `IMPOSSIBLE` at padding."""
+        """Score the context's words as first and last of the answer: each (B, T), anything at padding."""
         # Both texts go through the GRU as one batch, which takes fewer steps.
         both = stack_words(question, context)
         encoded = self.encoder(self.dropout(both.features), both.mask)
@@ -201,8 +197,8 @@ class ParagraphReader(nn.Module):
         modeled = merged + self._attend_to_itself(merged, context.mask)
         starts = self.start_encoder(self.dropout(modeled), context.mask)
         ends = self.end_encoder(self.dropout(torch.cat([modeled, starts], dim=-1)), context.mask)
-        start_scores = self.start(starts).squeeze(-1).float().masked_fill(~context.mask, IMPOSSIBLE)
-        end_scores = self.end(ends).squeeze(-1).float().masked_fill(~context.mask, IMPOSSIBLE)
+        start_scores = self.start(starts).squeeze(-1).float()
+        end_scores = self.end(ends).squeeze(-1).float()
         return start_scores, end_scores
 
     def _attend_to_question(
@@ -211,9 +207,7 @@ class ParagraphReader(nn.Module):
         """Merge the context with the question, by attention in both directions: (B, S, D), (B, T, D) -> (B, T, 2H)."""
         scores = self.similarity(context_words, question_words) + self.relevance(context_words)  # (B, T, S)
         attended = attend(scores, question_mask) @ question_words
-        # One more impossible word, so that a question without words has a maximum.
-        possible = scores.masked_fill(~question_mask[:, None], IMPOSSIBLE)
-        highest = F.pad(possible, (0, 1), value=IMPOSSIBLE).amax(-1)  # (B, T)
+        highest = scores.masked_fill(~question_mask[:, None], IMPOSSIBLE).amax(-1)  # (B, T)
         summary = attend(highest[:, None], context_mask) @ context_words  # (B, 1, D)
         parts = [context_words, attended, context_words * attended, summary * attended]
         return F.relu(self.merge(torch.cat(parts, dim=-1)))
@@ -241,12 +235,12 @@ def best_spans(starts: Tensor, ends: Tensor, longest: int) -> tuple[Tensor, Tens
     return first, first + index % longest, score
 
 
-def _split_words(text: str, tokenizer: ElmoTokenizer, name: str) -> tuple[list[str], list[tuple[int, int]]]:
-    """Split a text into words, and return them with their characters in the text."""
+def _word_offsets(text: str, tokenizer: ElmoTokenizer, name: str) -> list[tuple[int, int]]:
+    """Return the first character of each word of a text, and one past its last."""
     offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     if not offsets:
         raise ValueError(f"`{name}` must have words, got {text!r}")
-    return [text[start:end] for start, end in offsets], offsets
+    return offsets
 
 
 def windows_of(words: int, longest: int, overlap: int) -> list[tuple[int, int]]:
@@ -257,11 +251,11 @@ def windows_of(words: int, longest: int, overlap: int) -> list[tuple[int, int]]:
     return windows
 
 
-def _position_loss(logits: Tensor, targets: Tensor, is_context: Tensor, name: str) -> Tensor:
+def _position_loss(logits: Tensor, targets: Tensor, name: str) -> Tensor:
     """Compute the mean -log p of the target positions (B,) among the context's words, over rows that have a target."""
     nearest = targets.clamp(0, logits.shape[1] - 1)
-    inside = (targets == nearest) & is_context.gather(1, nearest[:, None])[:, 0]
-    outside = targets[(targets != IGNORED) & ~inside]
+    scores = logits.gather(1, nearest[:, None]).squeeze(1)
+    outside = targets[(targets != IGNORED) & (scores == IMPOSSIBLE)]
     if len(outside):
         raise ValueError(f"`{name}` must be positions of words of the context, or {IGNORED}; got {int(outside[0])}")
     return mean_loss(logits, targets)
@@ -304,24 +298,18 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
     to the biLM.
     """
 
+    texts_per_row = 2
+    character_cnn = "reader_cnn"
+
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.dropout = nn.Identity()  # the reader has its own, of whole texts
-        # Not `char_cnn`: the tagger's has other sizes, and a folder can be loaded by every auto class.
         self.reader_cnn = None
         if config.head_char_filters:
-            self.reader_cnn = CharacterCnn(
-                config.char_vocab_size, READER_CHARACTER_DIM, config.head_char_filters, READER_FILTER_WIDTH
-            )
+            self.reader_cnn = CharacterCnn(config, READER_CHARACTER_DIM, READER_FILTER_WIDTH)
         units = config.head_dim or READER_DIM
         self.reader = ParagraphReader(self.input_size, self.elmo_size, units, config.head_dropout)
         self.post_init()
-
-    def _own_features(self) -> int:
-        return self.config.head_char_filters
-
-    def _features(self, char_ids: Tensor) -> list[Tensor]:
-        return [] if self.reader_cnn is None else [self.reader_cnn(char_ids)]
 
     @can_return_tuple
     def forward(
@@ -333,44 +321,33 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         bilm_layers: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
-        return_dict: bool | None = None,
     ) -> ElmoQuestionAnsweringOutput:
-        r"""
-        Args:
-            input_ids, char_ids, attention_mask, token_type_ids:
-                What [`ElmoTokenizer`] makes of pairs of a question and a context.
-            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
-                What [`ElmoTaskModel.bilm_layers`] returned for these pairs.
-            start_positions, end_positions (`(B,)`, *optional*):
-                Positions of the answer's first and last word in the row, of words of the context; -100 where the row
-                has no answer to learn from.
+        """Answer questions, in pairs of a question and a context. See [`ElmoTaskModel`] for the arguments.
+
+        Instead of labels, `start_positions` and `end_positions` `(B,)` are where the answer's first and last word are
+        in the row, -100 where the row has no answer to learn from.
         """
-        if token_type_ids is None:
-            raise ValueError(
-                "ElmoForQuestionAnswering reads pairs: tokenizer(question, context), with their `token_type_ids`"
-            )
-        question, context = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, texts=2)
-        length = token_type_ids.shape[1]
+        question, context = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
         starts, ends = self.reader(question, context)  # (B, T')
-        start_logits = context.scatter_to_input(starts, length, IMPOSSIBLE)
-        end_logits = context.scatter_to_input(ends, length, IMPOSSIBLE)
+        start_logits = context.to_input(starts, IMPOSSIBLE)
+        end_logits = context.to_input(ends, IMPOSSIBLE)
         loss = None
         if start_positions is not None and end_positions is not None:
-            is_context = context.scatter_to_input(context.mask, length, False)
-            start_loss = _position_loss(start_logits, start_positions, is_context, "start_positions")
-            end_loss = _position_loss(end_logits, end_positions, is_context, "end_positions")
-            loss = (start_loss + end_loss) / 2 + self._penalty()
-        predictions = None if self.training else self._best_answers(starts, ends, context)
-        return ElmoQuestionAnsweringOutput(loss, start_logits, end_logits, predictions)
-
-    def _best_answers(self, starts: Tensor, ends: Tensor, context: Words) -> Tensor:
-        """Find each row's best span by scores (B, T'): positions of first and last word, and score (B, 3)."""
-        if not context.mask.shape[1]:
-            return starts.new_full((len(starts), 3), IGNORED)
-        first, last, score = best_spans(starts, ends, self.config.max_answer_words)
-        positions = context.position.gather(1, torch.stack([first, last], dim=1))
-        answers = torch.cat([positions, score[:, None]], dim=1)
-        return answers.masked_fill(~context.mask[:, :1], IGNORED)
+            start_loss = _position_loss(start_logits, start_positions, "start_positions")
+            end_loss = _position_loss(end_logits, end_positions, "end_positions")
+            loss = (start_loss + end_loss) / 2
+        predictions = None
+        if not self.training:
+            best = best_spans(start_logits, end_logits, self.config.max_answer_words)
+            has_context = context.mask[:, :1]
+            predictions = torch.stack(best, dim=1).masked_fill(~has_context, IGNORED)
+        return self._output(
+            ElmoQuestionAnsweringOutput,
+            loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            predictions=predictions,
+        )
 
     @torch.no_grad()
     def answer(self, question: str, context: str, tokenizer: ElmoTokenizer) -> Answer:
@@ -379,25 +356,23 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         A context of more than `config.max_context_words` words is read in overlapping windows. Their scores are
         compared as they are: p is over the words of all windows.
         """
-        question_words, _ = _split_words(question, tokenizer, "question")
-        context_words, offsets = _split_words(context, tokenizer, "context")
-        windows = windows_of(len(context_words), self.config.max_context_words, self.config.context_overlap)
-        best, first_word, last_word, totals = -math.inf, 0, 0, []
-        for start in range(0, len(windows), WINDOWS_AT_ONCE):
-            batch = windows[start : start + WINDOWS_AT_ONCE]
+        question_words = [question[start:end] for start, end in _word_offsets(question, tokenizer, "question")]
+        offsets = _word_offsets(context, tokenizer, "context")
+        context_words = [context[start:end] for start, end in offsets]
+        windows = windows_of(len(offsets), self.config.max_context_words, self.config.context_overlap)
+        candidates, totals = [], []
+        for number in range(0, len(windows), WINDOWS_AT_ONCE):
+            batch = windows[number : number + WINDOWS_AT_ONCE]
             contexts = [context_words[first:end] for first, end in batch]
-            inputs = tokenizer(
-                [question_words] * len(batch), contexts, is_split_into_words=True, padding=True, return_tensors="pt"
-            )
+            questions = [question_words] * len(batch)
+            inputs = tokenizer(questions, contexts, is_split_into_words=True, padding=True, return_tensors="pt")
             with eval_mode(self):
-                output = self(**{name: tensor.to(self.device) for name, tensor in inputs.items()})
+                output = self(**inputs.to(self.device))
             totals.append(torch.stack([output.start_logits, output.end_logits]).flatten(1).logsumexp(1))
-            row = int(output.predictions[:, 2].argmax())
-            first, last, score = output.predictions[row].tolist()
-            if score > best:
-                best = score
-                first_word = batch[row][0] + inputs.token_to_word(row, int(first))
-                last_word = batch[row][0] + inputs.token_to_word(row, int(last))
-        begin, end = offsets[first_word][0], offsets[last_word][1]
+            for row, (first, last, score) in enumerate(output.predictions.tolist()):
+                words = [batch[row][0] + inputs.token_to_word(row, int(position)) for position in (first, last)]
+                candidates.append((score, *words))
+        best, first_word, last_word = max(candidates, key=itemgetter(0))
+        start, end = offsets[first_word][0], offsets[last_word][1]
         total = torch.stack(totals).logsumexp(0).sum()  # of the first word and of the last
-        return Answer(context[begin:end], math.exp(best - total.item()), begin, end)
+        return Answer(context[start:end], math.exp(best - total.item()), start, end)

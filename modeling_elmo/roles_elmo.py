@@ -3,11 +3,9 @@
 Shapes: B batch, T positions of the input, T' words of a sentence, N packed words, S sentences, D features, H units.
 """
 
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +15,19 @@ from transformers.utils.generic import can_return_tuple
 
 from .bilm_elmo import eval_mode, pack
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoTaskModel, Words, check_labels, word_loss
-from .layers_elmo import dropout_noise, is_plain
-from .recurrence_elmo import (
-    FORGET_BIAS,
-    split_steps,
-    states_before,
+from .heads_elmo import (
+    IGNORED,
+    ElmoTaskModel,
+    Words,
+    can_run_in_parallel,
+    check_labels,
+    mean_loss,
+    run_in_two_threads,
+    share_of_step,
 )
+from .layers_elmo import dropout_noise, is_plain
+from .recurrence_elmo import FORGET_BIAS, split_steps, states_before
 from .tagging_elmo import ElmoTokenClassifierOutput, best_labels, restrict_to_scheme, without_transitions
-from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_parallel
 from .tokenization_elmo import ElmoTokenizer
 
 SRL_DIM = 300
@@ -46,19 +48,18 @@ def plain_highway_recurrence(
 
     `around` is what bypasses the LSTM. `kept` is 0 for the units of a sentence that dropout removes.
     """
-    hidden = cell = around.new_zeros(batch_sizes[0] if batch_sizes else 0, around.shape[1])
-    outputs: list[Tensor] = []
-    start = 0
-    for size in batch_sizes:
-        gates = gates_of_inputs[start : start + size] + recurrent_gates(hidden[:size])
+    hidden = cell = around.new_zeros(max(batch_sizes, default=0), around.shape[1])
+    outputs = [around[:0]]
+    for step_gates, bypass in split_steps(batch_sizes, gates_of_inputs, around):
+        size = len(bypass)
+        gates = step_gates + recurrent_gates(hidden[:size])
         j, i, f, o, r = gates.chunk(GATES, dim=-1)
         cell = torch.sigmoid(f + FORGET_BIAS) * cell[:size] + torch.sigmoid(i) * torch.tanh(j)
-        hidden = torch.lerp(around[start : start + size], torch.sigmoid(o) * torch.tanh(cell), torch.sigmoid(r))
+        hidden = torch.lerp(bypass, torch.sigmoid(o) * torch.tanh(cell), torch.sigmoid(r))
         if kept is not None:
             hidden = hidden * kept[:size]
         outputs.append(hidden)
-        start += size
-    return torch.cat(outputs) if outputs else around
+    return torch.cat(outputs)
 
 
 class _HighwayRecurrence(torch.autograd.Function):
@@ -79,22 +80,22 @@ class _HighwayRecurrence(torch.autograd.Function):
         units = around.shape[1]
         gates = gates_of_inputs.clone()  # after the loop: after their activations
         gates[:, 2 * units : 3 * units] += FORGET_BIAS
-        memory, squashed, outputs = (torch.empty_like(around) for _ in range(3))
+        memory = torch.empty_like(around)
+        squashed = torch.empty_like(around)  # tanh of the memory
+        outputs = torch.empty_like(around)
         transposed = recurrent.T
-        hidden = cell = None
+        hidden = cell = around.new_zeros(max(batch_sizes, default=0), units)
         steps = split_steps(batch_sizes, gates, around, memory, squashed, outputs)
-        for of_step, carried, new_cell, new_squashed, output in steps:
-            size = len(of_step)
-            if hidden is not None:
-                of_step.addmm_(hidden[:size], transposed)
-            of_step[:, :units].tanh_()
-            of_step[:, units:].sigmoid_()
-            j, i, f, o, r = of_step.chunk(GATES, dim=1)
+        for step_gates, bypass, new_cell, new_squashed, output in steps:
+            size = len(output)
+            step_gates.addmm_(hidden[:size], transposed)
+            step_gates[:, :units].tanh_()
+            step_gates[:, units:].sigmoid_()
+            j, i, f, o, r = step_gates.chunk(GATES, dim=1)
             torch.mul(i, j, out=new_cell)
-            if cell is not None:
-                new_cell.addcmul_(f, cell[:size])
+            new_cell.addcmul_(f, cell[:size])
             torch.tanh(new_cell, out=new_squashed)
-            torch.lerp(carried, o * new_squashed, r, out=output)
+            torch.lerp(bypass, o * new_squashed, r, out=output)
             if kept is not None:
                 output.mul_(kept[:size])
             hidden, cell = output, new_cell
@@ -109,32 +110,30 @@ class _HighwayRecurrence(torch.autograd.Function):
         sizes, units = ctx.batch_sizes, around.shape[1]
         j, i, f, o, r = gates.chunk(GATES, dim=1)
         hidden = o * squashed
-        # What the gradients of outputs and of cells are multiplied with, gate by gate.
-        of_output = torch.stack([r * hidden * (1 - o), (hidden - around) * r * (1 - r)], dim=1)  # o and r: (N, 2, H)
-        first = memory.new_zeros(sizes[0] if sizes else 0, units)
-        of_forget = states_before(first, memory, sizes) * f * (1 - f)
-        of_cell = torch.stack([i * (1 - j * j), i * j * (1 - i), of_forget], dim=1)
-        cell_of_output = r * o * (1 - squashed * squashed)
-        d_gates = torch.empty_like(gates).unflatten(1, (GATES, units))
-        d_hidden, d_memory = d_outputs.clone(), torch.empty_like(memory)
-        parts = d_gates, d_gates[:, :3], d_gates[:, 3:]
-        steps = split_steps(sizes, d_hidden, d_memory, *parts, of_output, of_cell, cell_of_output, f)
-        later: tuple[Tensor, Tensor, Tensor] | None = None  # of the next step: gradients of gates and cell, and f
-        for step in reversed(steps):
-            d_output, d_cell, d_all, d_of_cell, d_of_output, output_factor, cell_factor, through, forget = step
-            if later is not None:
-                d_output[: len(later[0])].addmm_(later[0], recurrent)
+        zeros = memory.new_zeros(max(sizes, default=0), units)  # what the first step starts from
+        cells_before = states_before(zeros, memory, sizes)
+        # The derivatives of the gates, up to the factors that only the loop knows: the derivative by the memory for j,
+        # i and f, by the output for o and r.
+        d_gates = torch.empty_like(gates)
+        by_gate = d_gates.unflatten(1, (GATES, units))
+        torch.stack([i * (1 - j * j), i * j * (1 - i), cells_before * f * (1 - f)], dim=1, out=by_gate[:, :3])
+        torch.stack([r * hidden * (1 - o), (hidden - around) * r * (1 - r)], dim=1, out=by_gate[:, 3:])
+        through_output = r * o * (1 - squashed * squashed)  # from the output to the memory
+        d_outputs = d_outputs.clone()
+        next_gates, next_memory, next_forget = gates[:0], zeros[:0], zeros[:0]  # of the step after this one
+        steps = split_steps(sizes, d_outputs, d_gates, by_gate[:, :3], by_gate[:, 3:], through_output, f)
+        for d_output, step_gates, of_memory, of_output, through, forget in reversed(steps):
+            later = len(next_gates)
+            d_output[:later].addmm_(next_gates, recurrent)
             if kept is not None:
                 d_output.mul_(kept[: len(d_output)])
-            torch.mul(d_output[:, None], output_factor, out=d_of_output)
-            torch.mul(d_output, through, out=d_cell)
-            if later is not None:
-                d_cell[: len(later[1])].addcmul_(later[1], later[2])
-            torch.mul(d_cell[:, None], cell_factor, out=d_of_cell)
-            later = d_all.flatten(1), d_cell, forget
-        d_gates = d_gates.flatten(1)
-        d_recurrent = d_gates.T @ states_before(first, outputs, sizes) if ctx.needs_input_grad[2] else None
-        return d_gates, d_hidden * (1 - r), d_recurrent, None, None
+            of_output.mul_(d_output[:, None])
+            d_memory = d_output * through
+            d_memory[:later].addcmul_(next_memory, next_forget)
+            of_memory.mul_(d_memory[:, None])
+            next_gates, next_memory, next_forget = step_gates, d_memory, forget
+        d_recurrent = d_gates.T @ states_before(zeros, outputs, sizes)
+        return d_gates, d_outputs * (1 - r), d_recurrent, None, None
 
 
 class OrthogonalLinear(nn.Linear):
@@ -172,67 +171,62 @@ class HighwayLstm(nn.Module):
         super().__init__()
         self.size = units
         self.dropout = dropout
-        self.layers = nn.ModuleList(HighwayLstmLayer(units if number else inputs, units) for number in range(layers))
+        sizes = [inputs] + [units] * (layers - 1)
+        self.layers = nn.ModuleList(HighwayLstmLayer(size, units) for size in sizes)
 
     # As in the biLM: a loop over time steps is not for tracing.
     @torch.compiler.disable
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
         """Each layer waits for the one before it, so what two threads share is the batch, not the directions."""
-        kept = None
+        kept: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.training and self.dropout:
-            kept = dropout_noise((len(self.layers), len(mask), self.size), self.dropout, features)
-        trains = can_train_in_parallel(features)
-        reads = not torch.is_grad_enabled() and features.device.type == "cpu" and torch.get_num_threads() > 1
-        if len(mask) < 2 or not (trains or reads) or not is_plain(self.layers):
-            return self._read(mask, kept, features)[0]
+            noise = dropout_noise((len(self.layers), len(mask), self.size), self.dropout, features)
+            kept = noise.unbind()
+        if len(mask) < 2 or not can_run_in_parallel(features, self.layers):
+            return self._read(features, mask, kept)
         order = mask.sum(1).argsort(descending=True)
         halves = order[::2], order[1::2]  # of like lengths
 
         def run(side: int, features: Tensor) -> tuple[Tensor]:
             rows = halves[side]
-            return self._read(mask[rows], None if kept is None else kept[:, rows], features, rows)
+            kept_rows = [None if noise is None else noise[rows] for noise in kept]
+            return (self._read(features[rows], mask[rows], kept_rows),)
 
-        if trains:
-            own = list(self.parameters())
-            sides: Sequence[tuple[Tensor, ...]] = train_in_parallel(run, (features,), (own, own))
-        else:
-            sides = run_in_parallel(partial(run, features=features))
+        sides = run_in_two_threads(run, features, self, self)
         return torch.cat([sides[0][0], sides[1][0]])[torch.cat(halves).argsort()]
 
-    def _read(self, mask: Tensor, kept: Tensor | None, features: Tensor, rows: Tensor | None = None) -> tuple[Tensor]:
-        """All layers, over some rows of the features or all; the mask and what dropout keeps are those rows'."""
-        features = features if rows is None else features[rows]
+    def _read(self, features: Tensor, mask: Tensor, kept: Sequence[Tensor | None]) -> Tensor:
+        """Run all layers; `kept` says for each which units (B, H) dropout keeps."""
         packing = pack(mask)
+        words = features.flatten(0, 1)[packing.forward_index]
         # From the order of one direction to that of the other, and back: word t becomes word t from the end.
         place = torch.empty(mask.numel(), dtype=torch.long, device=mask.device)
-        place[packing.forward_index] = torch.arange(len(packing.forward_index), device=mask.device)
+        place[packing.forward_index] = torch.arange(len(words), device=mask.device)
         turn = place[packing.backward_index]
-        words = features.flatten(0, 1)[packing.forward_index]
-        for number, layer in enumerate(self.layers):
+        for number, (layer, noise) in enumerate(zip(self.layers, kept, strict=True)):
             if number:
                 words = words[turn]
-            words = layer(words, None if kept is None else kept[number][packing.order], packing.batch_sizes)
+            if noise is not None:
+                noise = noise[packing.order]
+            words = layer(words, noise, packing.batch_sizes)
         index = packing.forward_index if len(self.layers) % 2 else packing.backward_index
         encoded = words.new_zeros(mask.numel(), self.size).index_copy(0, index, words)
-        return (encoded.unflatten(0, mask.shape),)
+        return encoded.unflatten(0, mask.shape)
 
 
 def _predicate_mask(index: Tensor | None, text: Words) -> Tensor:
     """Mark the predicate of each row among its words: (B, T')."""
-    rows = len(text.mask)
+    rows, length = text.chosen.shape
     if index is None or index.shape != (rows,):
-        got = "none" if index is None else f"the shape {tuple(index.shape)}"
-        raise ValueError(f"`predicate_index` must have one position for each of {rows} rows, got {got}")
-    is_predicate = (text.position == index[:, None]) & text.mask
-    has_one = is_predicate.any(1)
-    if not bool(has_one.all()):
-        row = int(has_one.long().argmin())
-        words = text.position[row][text.mask[row]].tolist()
-        where = f"{words[0]} to {words[-1]}" if words else "but it has no words"
+        raise ValueError(f"`predicate_index` must have one position for each of {rows} rows, got {index}")
+    positions = torch.arange(length, device=index.device)
+    is_predicate = text.chosen & (positions == index[:, None])
+    missing = index[~is_predicate.any(1)]
+    if len(missing):
         raise ValueError(
-            f"`predicate_index` of row {row} must be the position of a word, {where}; got {int(index[row])}"
+            f"`predicate_index` must be positions of words, of which the first is 1; got {int(missing[0])}"
         )
-    return is_predicate
+    return text.from_input(is_predicate, False)
 
 
 def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -249,17 +243,7 @@ def role_spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
 
 @dataclass
 class ElmoSemanticRoleLabelerOutput(ElmoTokenClassifierOutput):
-    r"""
-    Output of [`ElmoForSemanticRoleLabeling`].
-
-    Args:
-        loss (`torch.FloatTensor`, *optional*, with labels):
-            -log p of the labels, the mean over words.
-        logits (`torch.FloatTensor` of shape `(B, T, num_labels)`):
-            log p of each label of each word.
-        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*, in eval mode):
-            The best label sequence that BIO allows, -100 where there is no word.
-    """
+    """Output of [`ElmoForSemanticRoleLabeling`], as of a tagger without a CRF; the scheme is BIO."""
 
 
 class Role(NamedTuple):
@@ -296,67 +280,48 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         predicate_index: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        return_dict: bool | None = None,
     ) -> ElmoSemanticRoleLabelerOutput:
-        r"""
-        Args:
-            input_ids, char_ids, attention_mask, token_type_ids:
-                What [`ElmoTokenizer`] makes of a sentence. A sentence with several predicates is a row for each.
-            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
-                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
-            predicate_index (`(B,)`):
-                Where the predicate is in each row, `<S>` included: the first word is at 1.
-            labels (`(B, T)`, *optional*):
-                Numbers of labels, -100 for sentence markers, padding and whatever has none.
-            num_items_in_batch (`int`, *optional*):
-                How many words of a whole step have labels, when it is made of several batches.
+        """Label the words by their roles. See [`ElmoTaskModel`] for the arguments.
+
+        A sentence with several predicates is a row for each. `predicate_index` `(B,)` is where the predicate is in
+        each row, `<S>` included: the first word is at 1. The labels are `(B, T)`.
         """
         (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
-        assert char_ids is not None
-        length = char_ids.shape[1]
         is_predicate = _predicate_mask(predicate_index, text)
         indicator = self.predicate_embeddings(is_predicate.long()) * text.mask[..., None]
         encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)
         log_p = self.role_classifier(text.join_elmo(encoded)).float().log_softmax(-1)
-        loss = None
+        loss: Tensor | None = None
+        share: Tensor | float = 1.0
         if labels is not None:
             check_labels(labels, self.config.num_labels)
-            loss = word_loss(log_p, text.gather_labels(labels), self._penalty(), num_items_in_batch)
-        output = ElmoSemanticRoleLabelerOutput(loss=loss, logits=text.scatter_to_input(log_p, length, 0.0))
+            targets = text.from_input(labels, IGNORED)
+            loss = mean_loss(log_p, targets)
+            share = share_of_step(targets, num_items_in_batch)
+        predictions = None
         if not self.training:
             scores = restrict_to_scheme(without_transitions(log_p), self.config, "BIO")
             best = best_labels(log_p, text.mask, scores)
-            output.predictions = text.scatter_to_input(best, length, IGNORED)
-        return output
+            predictions = text.to_input(best, IGNORED)
+        logits = text.to_input(log_p, 0.0)
+        return self._output(ElmoSemanticRoleLabelerOutput, loss, share, logits=logits, predictions=predictions)
 
-    @overload
-    def label(self, words: Sequence[str], predicate_index: int, tokenizer: ElmoTokenizer) -> list[Role]: ...
-    @overload
-    def label(
-        self, words: Sequence[str], predicate_index: Sequence[int], tokenizer: ElmoTokenizer
-    ) -> list[list[Role]]: ...
     @torch.no_grad()
     def label(
-        self, words: Sequence[str], predicate_index: int | Sequence[int], tokenizer: ElmoTokenizer
-    ) -> list[Role] | list[list[Role]]:
-        """Find who did what to whom: the roles of a sentence's parts for a predicate, the predicate itself being `V`.
+        self, words: Sequence[str], predicate_index: Sequence[int], tokenizer: ElmoTokenizer
+    ) -> list[list[Role]]:
+        """Find who did what to whom: for each predicate, the roles of a sentence's parts, its own being `V`.
 
-        The predicate is given by its position among the words, from 0. Several are read as one batch, and return a
-        list each. Dropout is off even in training mode.
+        The predicates are given by their positions among the words, from 0. Dropout is off even in training mode.
         """
         if isinstance(words, str):
             raise ValueError(f"`words` must be a list of words, got the text {words!r}")
-        several = predicate_index if isinstance(predicate_index, Iterable) else [predicate_index]
-        indices = [operator.index(index) for index in several]
-        for index in indices:
-            if not 0 <= index < len(words):
-                raise ValueError(f"`predicate_index` must be from 0 to {len(words) - 1}, got {index}")
-        if not indices:
+        if not len(predicate_index):
             return []
-        inputs = tokenizer([list(words)] * len(indices), is_split_into_words=True, return_tensors="pt")
-        positions = torch.tensor(indices) + 1  # after `<S>`
+        inputs = tokenizer([list(words)] * len(predicate_index), is_split_into_words=True, return_tensors="pt")
+        inputs["predicate_index"] = torch.tensor(predicate_index) + 1  # after `<S>`
         with eval_mode(self):
-            output = self(**inputs.to(self.device), predicate_index=positions.to(self.device))
+            output = self(**inputs.to(self.device))
         found = []
         for row in output.predictions.tolist():
             labels = [self.config.id2label[number] for number in row if number != IGNORED]
@@ -364,4 +329,4 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
             for role, start, end in role_spans(labels):
                 roles.append(Role(role, start, end, " ".join(words[start:end])))
             found.append(roles)
-        return found if several is predicate_index else found[0]
+        return found

@@ -17,14 +17,14 @@ from transformers.utils.generic import can_return_tuple
 
 from .bilm_elmo import eval_mode
 from .configuration_elmo import ElmoConfig
-from .heads_elmo import IGNORED, ElmoWordEncoder, Words, check_labels, word_loss
+from .heads_elmo import IGNORED, ElmoWordEncoder, check_labels, mean_loss, share_of_step
 
 # A score too low for any sum of others to compensate; unlike -inf it keeps gradients finite.
 IMPOSSIBLE = -1e4
 
 
-class Allowed(NamedTuple):
-    """Which labels may follow which (K, K), row before column, and which may start and end a sentence (K,)."""
+class Scores(NamedTuple):
+    """Scores, or booleans, of transitions (K, K), row before column, and of first and last labels (K,)."""
 
     transitions: Tensor
     starts: Tensor
@@ -56,46 +56,32 @@ def may_follow(before: str, after: str, scheme: str) -> bool:
     return next_position in ("O", "B", "S")
 
 
-@functools.lru_cache(maxsize=32)
-def allowed_labels(labels: tuple[str, ...], scheme: str | None) -> Allowed:
+@functools.lru_cache
+def allowed_labels(labels: tuple[str, ...], scheme: str | None) -> Scores:
     """Return what a scheme allows for these labels: everything if it is None."""
-    size = len(labels)
-    allowed = Allowed(torch.ones(size, size).bool(), torch.ones(size).bool(), torch.ones(size).bool())
-    if scheme is None:
-        return allowed
-    for row, label in enumerate(labels):
-        allowed.starts[row] = may_follow("O", label, scheme)
-        allowed.ends[row] = may_follow(label, "O", scheme)
-        for column, after in enumerate(labels):
-            allowed.transitions[row, column] = may_follow(label, after, scheme)
-    return allowed
+    names = ("O", *labels)
+    allowed = torch.ones(len(names), len(names), dtype=torch.bool)
+    if scheme is not None:
+        for row, before in enumerate(names):
+            for column, after in enumerate(names):
+                allowed[row, column] = may_follow(before, after, scheme)
+    return Scores(transitions=allowed[1:, 1:], starts=allowed[0, 1:], ends=allowed[1:, 0])
 
 
-class Scores(NamedTuple):
-    """Scores of transitions (K, K), and of labels at the start and the end of a sentence (K,)."""
-
-    transitions: Tensor
-    starts: Tensor
-    ends: Tensor
-
-    def restricted(self, allowed: Allowed) -> "Scores":
-        """Return the scores with what is not allowed made impossible."""
-        restricted = []
-        for score, may in zip(self, allowed, strict=True):
-            restricted.append(score.masked_fill(~may.to(score.device), IMPOSSIBLE))
-        return Scores(*restricted)
-
-
-def without_transitions(like: Tensor) -> Scores:
-    """Return the scores of a plain softmax over the labels of `like` (..., K)."""
-    size = like.shape[-1]
-    return Scores(like.new_zeros(size, size), like.new_zeros(size), like.new_zeros(size))
+def without_transitions(emissions: Tensor) -> Scores:
+    """Return the scores of a plain softmax over the labels of emissions (..., K)."""
+    size = emissions.shape[-1]
+    zeros = emissions.new_zeros(size)
+    return Scores(emissions.new_zeros(size, size), zeros, zeros)
 
 
 def restrict_to_scheme(scores: Scores, config: ElmoConfig, scheme: str | None) -> Scores:
     """Make label sequences impossible that break the tag scheme."""
     names = [config.id2label[number] for number in range(config.num_labels)]
-    return scores.restricted(allowed_labels(tuple(names), scheme))
+    restricted = []
+    for score, allowed in zip(scores, allowed_labels(tuple(names), scheme), strict=True):
+        restricted.append(score.masked_fill(~allowed.to(score.device), IMPOSSIBLE))
+    return Scores(*restricted)
 
 
 class LinearChainCrf(nn.Module):
@@ -114,17 +100,6 @@ class LinearChainCrf(nn.Module):
     def forward(self) -> Scores:
         return Scores(self.transitions, self.starts, self.ends)
 
-    def loss(self, emissions: Tensor, mask: Tensor, labels: Tensor, ignored: int) -> Tensor:
-        """Compute -log p of the labels (B, T), summed over sentences. Words labeled `ignored` may have any label."""
-        emissions = emissions.float()
-        known = (labels != ignored)[..., None]
-        others = torch.ones_like(emissions, dtype=torch.bool).scatter(2, labels.clamp(min=0)[..., None], False)
-        matching = emissions.masked_fill(known & others, IMPOSSIBLE)
-        # Both sums as one batch, which takes half the steps.
-        both = partition(torch.cat([emissions, matching]), mask.repeat(2, 1), self())
-        log_all, log_matching = both.chunk(2)
-        return (log_all - log_matching).sum()
-
 
 def _prefixes(emissions: Tensor, mask: Tensor, scores: Scores) -> list[Tensor]:
     """For every t, sum the exp scores of all labelings of words 0 to t by their last label, as logs: T x (B, K)."""
@@ -139,41 +114,48 @@ def _prefixes(emissions: Tensor, mask: Tensor, scores: Scores) -> list[Tensor]:
 
 def partition(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
     """Return the log of the summed exp scores of all label sequences: (B,), 0 for a sentence without words."""
-    if not emissions.shape[1]:
-        return emissions.new_zeros(len(emissions))
     last = _prefixes(emissions, mask, scores)[-1]
     return torch.logsumexp(last + scores.ends, dim=1) * mask[:, 0]
 
 
+def crf_loss(emissions: Tensor, mask: Tensor, labels: Tensor, scores: Scores) -> Tensor:
+    """Compute -log p of the labels (B, T), summed over sentences. Words without a label may have any."""
+    labels = labels[..., None]
+    numbers = torch.arange(emissions.shape[2], device=labels.device)
+    is_other = (labels != IGNORED) & (labels != numbers)  # (B, T, K)
+    matching = emissions.masked_fill(is_other, IMPOSSIBLE)
+    # Both sums as one batch, which takes half the steps.
+    both = partition(torch.cat([emissions, matching]), mask.repeat(2, 1), scores)
+    log_all, log_matching = both.chunk(2)
+    return (log_all - log_matching).sum()
+
+
 def log_marginals(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
     """Compute the marginal log p of each label of each word: (B, T, K)."""
-    words = emissions.shape[1]
-    if not words:
-        return emissions
-    prefixes = torch.stack(_prefixes(emissions, mask, scores), dim=1)
+    prefixes = _prefixes(emissions, mask, scores)
     beta = scores.ends.expand(len(emissions), -1)
     suffixes = [beta]
-    for t in range(words - 1, 0, -1):
-        preceding = torch.logsumexp(scores.transitions + (emissions[:, t] + beta)[:, None], dim=2)
+    for t in range(len(prefixes) - 1, 0, -1):
+        from_here = emissions[:, t] + beta
+        preceding = torch.logsumexp(scores.transitions + from_here[:, None], dim=2)
         beta = torch.where(mask[:, t, None], preceding, beta)
         suffixes.append(beta)
     # At padding, `prefixes` repeats the last real word and `suffixes` is the end's: nothing to mask out.
-    return torch.log_softmax(prefixes + torch.stack(suffixes[::-1], dim=1), dim=-1)
+    both = torch.stack(prefixes, dim=1) + torch.stack(suffixes[::-1], dim=1)
+    return torch.log_softmax(both, dim=-1)
 
 
 @torch.no_grad()
 def best_labels(emissions: Tensor, mask: Tensor, scores: Scores) -> Tensor:
     """Find the label sequence with the highest score (Viterbi): (B, T), anything at padding."""
-    batch, words, _ = emissions.shape
-    if not words:
-        return mask.long()
-    best = scores.starts + emissions[:, 0]
+    best = scores.starts + emissions[:, 0]  # (B, K)
+    stay = torch.arange(best.shape[1], device=best.device).expand_as(best)
     pointers: list[Tensor] = []
-    stay = torch.arange(emissions.shape[2], device=emissions.device).expand(batch, -1)
-    for t in range(1, words):
+    for t in range(1, emissions.shape[1]):
+        is_word = mask[:, t, None]
         value, pointer = (best[:, :, None] + scores.transitions).max(dim=1)
-        best = torch.where(mask[:, t, None], value + emissions[:, t], best)
-        pointers.append(torch.where(mask[:, t, None], pointer, stay))
+        best = torch.where(is_word, value + emissions[:, t], best)
+        pointers.append(torch.where(is_word, pointer, stay))
     label = (best + scores.ends).argmax(dim=1, keepdim=True)  # (B, 1)
     path = [label]
     for pointer in reversed(pointers):
@@ -221,64 +203,37 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        return_dict: bool | None = None,
     ) -> ElmoTokenClassifierOutput:
-        r"""
-        Args:
-            input_ids, char_ids, attention_mask, token_type_ids:
-                What [`ElmoTokenizer`] makes of a sentence.
-            bilm_layers (`(B, T, (2L + 1)P)`, *optional*):
-                What [`ElmoTaskModel.bilm_layers`] returned for these sentences.
-            labels (`(B, T)`, *optional*):
-                Numbers of labels, -100 for sentence markers, padding and whatever has none.
-            num_items_in_batch (`int`, *optional*):
-                How many words of a whole step have labels, when it is made of several batches; a CRF does not use it.
-        """
+        """Label the words, by labels `(B, T)`; a CRF does not use `num_items_in_batch`. See [`ElmoTaskModel`]."""
         (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
-        assert char_ids is not None
-        length = char_ids.shape[1]
-        emissions = self._emissions(text)
-        loss = None
+        encoded = self.dropout(self.encoder(text.features, text.mask))
+        emissions = self.classifier(text.join_elmo(encoded)).float()  # (B, T', K)
+        scores = without_transitions(emissions) if self.crf is None else self.crf()
+        loss: Tensor | None = None
+        share: Tensor | float = 1.0
         if labels is not None:
             check_labels(labels, self.config.num_labels)
-            targets = text.gather_labels(labels)
+            targets = text.from_input(labels, IGNORED)
             if self.crf is None:
-                loss = word_loss(emissions, targets, self._penalty(), num_items_in_batch)
+                loss = mean_loss(emissions, targets)
+                share = share_of_step(targets, num_items_in_batch)
             else:
-                total = self.crf.loss(emissions, text.mask, targets, IGNORED)
-                loss = total / max(len(labels), 1) + self._penalty()
-        if self.training:
-            return ElmoTokenClassifierOutput(loss=loss, logits=text.scatter_to_input(emissions, length, 0.0))
-        scores = self._decoding_scores(emissions)
-        logits = log_marginals(emissions, text.mask, scores)
-        predictions = best_labels(emissions, text.mask, scores)
-        return ElmoTokenClassifierOutput(
-            loss=loss,
-            logits=text.scatter_to_input(logits, length, 0.0),
-            predictions=text.scatter_to_input(predictions, length, IGNORED),
-        )
-
-    def _emissions(self, text: Words) -> Tensor:
-        """Compute each word's own scores: (B, T', K)."""
-        encoded = self.dropout(self.encoder(text.features, text.mask))
-        return self.classifier(text.join_elmo(encoded)).float()
-
-    def _decoding_scores(self, emissions: Tensor) -> Scores:
-        scores = without_transitions(emissions) if self.crf is None else self.crf()
-        return restrict_to_scheme(scores, self.config, self.config.tag_scheme)
+                loss = crf_loss(emissions, text.mask, targets, scores) / max(len(labels), 1)
+        logits, predictions = emissions, None
+        if not self.training:
+            scores = restrict_to_scheme(scores, self.config, self.config.tag_scheme)
+            logits = log_marginals(emissions, text.mask, scores)
+            best = best_labels(emissions, text.mask, scores)
+            predictions = text.to_input(best, IGNORED)
+        logits = text.to_input(logits, 0.0)
+        return self._output(ElmoTokenClassifierOutput, loss, share, logits=logits, predictions=predictions)
 
     @torch.no_grad()
-    def decode(
-        self,
-        input_ids: Tensor | None = None,
-        char_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        bilm_layers: Tensor | None = None,
-    ) -> list[list[int]]:
-        """Return the labels of each sentence's words, without sentence markers: the best that the scheme allows."""
+    def decode(self, **inputs: Tensor) -> list[list[int]]:
+        """Return the labels of each sentence's words, without sentence markers: the best that the scheme allows.
+
+        The inputs are those of `forward`, without labels.
+        """
         with eval_mode(self):
-            (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
-            emissions = self._emissions(text)
-            best = best_labels(emissions, text.mask, self._decoding_scores(emissions))
-        return [row[keep].tolist() for row, keep in zip(best, text.mask, strict=True)]
+            predictions = self(**inputs, return_dict=True).predictions
+        return [row[row != IGNORED].tolist() for row in predictions]

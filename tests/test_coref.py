@@ -130,7 +130,8 @@ def test_kept_spans_are_the_best_that_do_not_cross():
 def test_scores_in_parts_are_those_of_whole_span_features():
     """The paper's formulas, one span and one pair at a time."""
     torch.manual_seed(0)
-    network = SpanRanking(5, 6, max_width=3, spans_per_word=2.0, max_antecedents=4, dropout=0.0)
+    config = ElmoConfig(max_span_width=3, spans_per_word=2.0, max_antecedents=4, head_dropout=0.0)
+    network = SpanRanking(5, 6, config)
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     words = DocumentWords(torch.randn(7, 5), torch.randn(7, 6), torch.tensor([0, 0, 0, 1, 1, 1, 1]), [7])
@@ -325,7 +326,7 @@ def test_clusters_are_spans_of_the_documents_words(tokenizer):
 
 @pytest.mark.parametrize("sentences", [[], [[], []], ["He left .", "She saw him ."]], ids=str)
 def test_what_is_no_document_of_words_is_refused(sentences, tokenizer):
-    with pytest.raises(ValueError, match="`sentences` must be those of a document, each a list of words"):
+    with pytest.raises(ValueError, match="`sentences` must be lists of words, not all empty"):
         build().clusters(sentences, tokenizer)
 
 
@@ -343,7 +344,7 @@ def test_a_batch_may_have_a_document_without_words(tokenizer):
 
 def test_sentences_without_their_document_are_refused(tokenizer):
     inputs = tokenizer(["He left .", "She did not ."], padding=True, return_tensors="pt")
-    with pytest.raises(ValueError, match=r"\(documents, sentences, words, characters\) .* got shape \(2, 6, 50\)"):
+    with pytest.raises(ValueError, match=r"\(documents, sentences, words, characters\)"):
         build()(**inputs)
 
 
@@ -351,7 +352,7 @@ def test_sentences_without_their_document_are_refused(tokenizer):
 def test_mentions_that_are_none_are_refused(mention, tokenizer):
     batch = batch_of(DOCUMENTS[:1], tokenizer)
     batch["labels"] = torch.tensor([[mention]])
-    with pytest.raises(ValueError, match=r"`labels` must be mentions .* of a document of 9 words; got \("):
+    with pytest.raises(ValueError, match=r"`labels` must be .* mentions in a document of 9 words; got \("):
         build()(**batch)
 
 

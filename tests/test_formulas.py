@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from modeling_elmo.classification_elmo import BiattentiveNetwork, Esim
 from modeling_elmo.heads_elmo import Words
 from modeling_elmo.reading_elmo import ParagraphReader
-from modeling_elmo.tagging_elmo import IMPOSSIBLE
 
 INPUTS, UNITS, OUTPUTS = 5, 3, 4
 ELMO_SIZES = (0, 7)  # without ELMo at the output, and with it
@@ -180,7 +179,7 @@ def batch_of(lengths: Sequence[int], elmo: int) -> Words:
         features=torch.randn(rows, words, INPUTS, dtype=torch.float64),
         elmo=torch.randn(rows, words, elmo, dtype=torch.float64) if elmo else None,
         mask=torch.arange(words) < torch.tensor(lengths)[:, None],
-        position=torch.arange(words).expand(rows, words),
+        chosen=torch.ones(rows, words, dtype=torch.bool),
     )
 
 
@@ -223,7 +222,7 @@ def test_the_reader_has_the_scores_of_its_formulas(elmo: int, lengths: tuple[Seq
         layer.register_forward_hook(lambda module, inputs, output: exact.append(output.squeeze(-1)))
     returned = network(question, context)
     for scores, rounded in zip(exact, returned, strict=True):
-        assert torch.equal(rounded, scores.float().masked_fill(~context.mask, IMPOSSIBLE))
+        assert torch.equal(rounded, scores.float())
     for row, length in enumerate(lengths[1]):
         expected = reader_scores(weights, Text(question, row), Text(context, row))
         for scores, of_formula in zip(exact, expected, strict=True):

@@ -37,8 +37,10 @@ from modeling_elmo.tagging_elmo import (
     Scores,
     allowed_labels,
     best_labels,
+    crf_loss,
     log_marginals,
     partition,
+    restrict_to_scheme,
     without_transitions,
 )
 
@@ -181,7 +183,7 @@ def test_the_loss_is_minus_log_p_and_unlabelled_words_may_be_anything(chain):
         ]
         total = torch.stack([score for _, score in every]).logsumexp(0)
         expected += (total - torch.stack(fitting).logsumexp(0)).item()
-    loss = crf.loss(emissions, mask, labels, IGNORED)
+    loss = crf_loss(emissions, mask, labels, crf())
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in crf.parameters())
@@ -226,7 +228,8 @@ def test_decoding_never_breaks_the_scheme(labels, scheme):
     emissions = torch.randn(50, 9, len(labels)) * 5
     mask = torch.arange(9) < torch.randint(1, 10, (50, 1))
     allowed = allowed_labels(labels, scheme)
-    found = best_labels(emissions, mask, without_transitions(emissions).restricted(allowed))
+    config = ElmoConfig(id2label=dict(enumerate(labels)))
+    found = best_labels(emissions, mask, restrict_to_scheme(without_transitions(emissions), config, scheme))
     for row, keep in zip(found, mask, strict=True):
         path = row[keep].tolist()
         assert allowed.starts[path[0]]
@@ -386,16 +389,16 @@ def test_a_folder_of_a_bilm_begins_a_head(kind, placement, tmp_path):
 @pytest.mark.parametrize(
     ("given", "asked"),
     [
-        ({"num_labels": 4}, "4"),
-        ({"id2label": {0: "a", 1: "b"}}, "2"),
+        ({"num_labels": 4}, "LABEL_0, LABEL_1, LABEL_2, LABEL_3"),
+        ({"id2label": {0: "a", 1: "b"}}, "a, b"),
         ({"id2label": {0: "a", 1: "b", 2: "c"}}, "a, b, c"),
-        ({"config": ElmoConfig(**{**SIZES, "num_labels": 4})}, "4"),
+        ({"config": ElmoConfig(**{**SIZES, "num_labels": 4})}, "LABEL_0, LABEL_1, LABEL_2, LABEL_3"),
     ],
     ids=["number", "fewer", "other names", "config"],
 )
 def test_a_head_with_other_labels_is_not_loaded(given, asked, tmp_path):
     build("bcn").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=f"was trained for the 3 labels LABEL_0, LABEL_1, LABEL_2, not for {asked}:"):
+    with pytest.raises(ValueError, match=f"was trained for the labels LABEL_0, LABEL_1, LABEL_2, not for {asked}:"):
         ElmoForSequenceClassification.from_pretrained(tmp_path, **given)
     learned_anew = ElmoForSequenceClassification.from_pretrained(tmp_path, ignore_mismatched_sizes=True, **given)
     assert learned_anew.config.num_labels == len(learned_anew.network.output.bias)

@@ -207,13 +207,12 @@ def test_several_predicates_at_once_have_the_roles_of_each_alone(model):
     model.train()
     together = model.label(WORDS, [4, 5], tokenizer)
     assert model.training
-    assert together == [model.label(WORDS, predicate, tokenizer) for predicate in (4, 5)]
+    assert together == [model.label(WORDS, [predicate], tokenizer)[0] for predicate in (4, 5)]
     for roles in together:
         for role, start, end, text in roles:
             assert role in ROLES
             assert text == " ".join(WORDS[start:end])
     assert model.label(WORDS, [], tokenizer) == []
-    assert model.label(WORDS, np.int64(4), tokenizer) == together[0]
     assert model.label(WORDS, np.array([4, 5]), tokenizer) == together
     with pytest.raises(ValueError, match="`words` must be a list of words, got the text 'The cat'"):
         model.label("The cat", 1, tokenizer)
@@ -222,11 +221,11 @@ def test_several_predicates_at_once_have_the_roles_of_each_alone(model):
 @pytest.mark.parametrize(
     ("predicates", "message"),
     [
-        ([0, 1], "`predicate_index` of row 0 must be the position of a word, 1 to 9; got 0"),
-        ([6, 4], "`predicate_index` of row 1 must be the position of a word, 1 to 3; got 4"),
-        ([6, 11], "`predicate_index` of row 1 must be the position of a word, 1 to 3; got 11"),
-        ([-1, 1], "`predicate_index` of row 0 must be the position of a word, 1 to 9; got -1"),
-        ([6], r"`predicate_index` must have one position for each of 2 rows, got the shape \(1,\)"),
+        ([0, 1], "`predicate_index` must be positions of words, of which the first is 1; got 0"),
+        ([6, 4], "positions of words, of which the first is 1; got 4"),
+        ([6, 11], "positions of words, of which the first is 1; got 11"),
+        ([-1, 1], "positions of words, of which the first is 1; got -1"),
+        ([6], r"`predicate_index` must have one position for each of 2 rows, got tensor\(\[6\]\)"),
     ],
 )
 def test_a_predicate_that_is_no_word_is_refused(predicates, message, model):
@@ -236,12 +235,12 @@ def test_a_predicate_that_is_no_word_is_refused(predicates, message, model):
 
 def test_a_missing_predicate_and_a_sentence_without_words_are_refused(model):
     inputs = encode(ElmoTokenizer(), [[]], [0])
-    with pytest.raises(ValueError, match="row 0 must be the position of a word, but it has no words; got 0"):
+    with pytest.raises(ValueError, match="must be positions of words, of which the first is 1; got 0"):
         model(**inputs)
     del inputs["predicate_index"]
-    with pytest.raises(ValueError, match="one position for each of 1 rows, got none"):
+    with pytest.raises(ValueError, match="one position for each of 1 rows, got None"):
         model(**inputs)
-    with pytest.raises(ValueError, match="`predicate_index` must be from 0 to 8, got 9"):
+    with pytest.raises(ValueError, match="must be positions of words, of which the first is 1; got 10"):
         model.label(WORDS, [2, 9], ElmoTokenizer())
 
 
@@ -456,7 +455,7 @@ def test_ten_predicates_are_learned_by_heart_and_written_as_they_were_read(learn
 def test_the_learned_folder_says_who_did_what(learned):
     model = ElmoForSemanticRoleLabeling.from_pretrained(learned / "out")
     tokenizer = ElmoTokenizer.from_pretrained(learned / "out")
-    roles = model.label("Who did Anna bought".split(), 3, tokenizer)
+    (roles,) = model.label("Who did Anna bought".split(), [3], tokenizer)
     assert roles == [("ARG1", 0, 1, "Who"), ("ARG0", 2, 3, "Anna"), ("V", 3, 4, "bought")]
 
 
