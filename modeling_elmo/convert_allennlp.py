@@ -23,7 +23,7 @@ from .configuration_elmo import ElmoConfig
 from .convert_elmo import (
     Transform,
     Weight,
-    check_file,
+    check_files,
     check_output,
     fill_model,
     named,
@@ -148,7 +148,7 @@ def read_state(file: Path | io.BytesIO, path: Path) -> dict[str, Tensor]:
 def read_archive(source: Path) -> Archive:
     """Read a model.tar.gz, a folder with a weights.th, or a weights.th with a config.json beside it."""
     if source.name.endswith((".tar.gz", ".tgz", ".tar")):
-        check_file(source)
+        check_files([source])
         members = _read_members(source)
         if "weights.th" not in members:
             raise ElmoError(f"{source}: has no weights.th, so it is not an AllenNLP archive")
@@ -160,7 +160,7 @@ def read_archive(source: Path) -> Archive:
     weights = source
     if source.is_dir():
         weights = source / ("weights.th" if (source / "weights.th").is_file() else "best.th")
-    check_file(weights)
+    check_files([weights])
     state = read_state(weights, weights)
     config_file = weights.with_name("config.json")
     if not config_file.is_file():
@@ -282,14 +282,10 @@ def convert_allennlp(
         mix: which of the learned mixes of the layers becomes the model's, where there are several.
         vocab_file: words for the tokenizer, one per line; embedding needs none.
         overwrite: whether to replace a model that is already in `output_dir`.
-
-    Raises:
-        ElmoError: if there is no ELMo or anything in it is not as AllenNLP has it.
     """
     source = Path(source)
     more = [Path(path) for path in (options_file, vocab_file) if path is not None]
-    for path in more:
-        check_file(path)
+    check_files(more)
     output_dir = check_output(output_dir, overwrite, [source, *more])
     archive = read_archive(source)
     prefix = _find_bilm(archive.state, source)

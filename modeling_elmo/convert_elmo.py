@@ -230,13 +230,8 @@ def fill_model(
 ) -> ElmoModel:
     """Make a model, in float32, of stored tensors: of all of them, and of nothing else but a mix that averages.
 
-    Args:
-        config: the sizes.
-        table: what becomes what.
-        stored: tensors or datasets by name. None is read before all have the right shapes.
-        path: where they are from.
-        asker: what the sizes are from, for errors.
-        read: makes a tensor of a dataset.
+    Nothing is read before all names and shapes are right. For errors, `path` is where the tensors or datasets are from
+    and `asker` where the sizes are; `read` makes a tensor of a dataset.
     """
     if max(len(config.char_filters), config.num_highway_layers, config.num_hidden_layers) > len(stored):
         raise ElmoError(f"{path}: has {len(stored)} tensors, too few for the layers that {asker} ask for")
@@ -353,12 +348,13 @@ def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     raise ElmoError(f"{path}: not a checkpoint: has no encoder.pkl, no weights.th, and no options.json and .hdf5 file")
 
 
-def check_file(path: Path) -> None:
+def check_files(paths: Iterable[Path]) -> None:
     """Refuse what is not a plain file: a pipe, for one, can be read only once."""
-    with named(path, "cannot be read"):
-        path.stat()
-    if not path.is_file():
-        raise ElmoError(f"{path}: is not a file")
+    for path in paths:
+        with named(path, "cannot be read"):
+            path.stat()
+        if not path.is_file():
+            raise ElmoError(f"{path}: is not a file")
 
 
 def check_output(output_dir: StrPath, overwrite: bool, inputs: Iterable[Path], marker: str = "config.json") -> Path:
@@ -429,13 +425,9 @@ def convert_checkpoint(
         output_dir: the folder to make, whole or not at all.
         vocab_file: the words of the checkpoint's softmax, one per line; embedding needs none.
         overwrite: whether to replace a model that is already in `output_dir`.
-
-    Raises:
-        ElmoError: if anything in the files is not as the format has it, or the folder cannot be written.
     """
     sources = [Path(path) for path in (options_file, weights_file, vocab_file) if path is not None]
-    for path in sources:
-        check_file(path)
+    check_files(sources)
     output_dir = check_output(output_dir, overwrite, sources)
     config = read_options(options_file)
     tokenizer = read_tokenizer(vocab_file, config)
@@ -451,9 +443,6 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
         output_dir: the folder to make, whole or not at all: options.json, weights.hdf5 and, if the tokenizer has a
             vocabulary, vocab.txt.
         overwrite: whether to replace a checkpoint that is already in `output_dir`.
-
-    Raises:
-        ElmoError: if the folder does not hold an ELMo model, or the checkpoint cannot be written.
     """
     model_dir = Path(model_dir)
     output_dir = check_output(output_dir, overwrite, [model_dir], marker="options.json")

@@ -20,7 +20,7 @@ from .convert_elmo import (
     EMBEDDING,
     Option,
     Weight,
-    check_file,
+    check_files,
     check_output,
     fill_config,
     fill_model,
@@ -128,15 +128,13 @@ def read_dictionary(path: Path, special: Sequence[str]) -> dict[str, int]:
         name = entry[0] if entry else BLANK
         if len(entry) > 1 or not (index.isascii() and index.isdigit()):
             raise ElmoError(f"{path}: line {number} must be an entry, a tab and its id, got {line[:40]!r}")
-        if name in ids:
-            raise ElmoError(f"{path}: line {number} holds {name!r} a second time")
         ids[name] = int(index)
-    by_id = sorted(ids, key=ids.__getitem__)
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise ElmoError(f"{path}: the ids of {len(ids)} entries must be the numbers from 0 to {len(ids) - 1}")
+    if sorted(ids.values()) != list(range(len(lines))):
+        raise ElmoError(f"{path}: must hold every entry once, with ids from 0 to {len(lines) - 1}")
     for name in special:
         if name not in ids:
             raise ElmoError(f"{path}: lacks {name!r}")
+    by_id = sorted(ids, key=ids.__getitem__)
     return {name: ids[name] for name in dict.fromkeys([*special, *by_id])}
 
 
@@ -147,9 +145,6 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
         model_dir: the unpacked model: config.json, char.dic, word.dic, token_embedder.pkl, encoder.pkl.
         output_dir: the folder to make, whole or not at all.
         overwrite: whether to replace a model that is already in `output_dir`.
-
-    Raises:
-        ElmoError: if anything in the files is not as the format has it, or the folder cannot be written.
     """
     model_dir = Path(model_dir)
     config = _read_config(model_dir)
@@ -160,8 +155,7 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
     # The words a model was trained to predict; it need not read them.
     if config.word_embedding_dim or word_file.is_file():
         sources.append(word_file)
-    for path in sources:
-        check_file(path)
+    check_files(sources)
     output_dir = check_output(output_dir, overwrite, [model_dir])
 
     words = read_dictionary(word_file, SPECIAL_WORDS) if word_file in sources else {}

@@ -9,7 +9,6 @@ Shapes: B batch, T words, C characters per word, P projection, M memory cells, L
 
 import copy
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -128,24 +127,18 @@ def export_onnx(model: ElmoModel, path: StrPath, int8: bool = False) -> None:
     )
     assert program is not None
     with atomic_write(path) as scratch:
-        if not int8:
+        if int8:
+            _quantise(program.model_proto, scratch)
+        else:
             program.save(str(scratch), external_data=False)
-            return
-        with TemporaryDirectory(dir=Path(path).resolve().parent) as folder:
-            full = Path(folder, "model.onnx")
-            program.save(str(full), external_data=False)
-            _quantise(full, scratch)
 
 
-def _quantise(source: Path, target: Path) -> None:
+def _quantise(model: Any, target: Path) -> None:
     """Quantise matrix products, those of the recurrence included; convolutions, which lose most, stay as they are."""
-    onnx = require("onnx", "onnx")
     quantization = require("onnxruntime.quantization", "onnx")
-    model = onnx.load(source)
     _remove_shapes(model.graph)
-    onnx.save(model, source)
     quantization.quantize_dynamic(
-        source,
+        model,
         target,
         weight_type=quantization.QuantType.QInt8,
         op_types_to_quantize=["MatMul", "Gemm"],

@@ -27,11 +27,11 @@ from .files import ElmoError, StrPath, first_line
 HEAD_BYTES = 1 << 16
 # Updating the progress bar for every line would take as long as reading.
 LINES_PER_UPDATE = 1 << 13
+LARGEST_VALUE = torch.finfo(torch.float32).max
 HEADER = re.compile(rb"\d+ \d+")
 ARCHIVE_MEMBER = re.compile(r"(.+\.zip):(.+)", re.IGNORECASE)
 # Text has none of these bytes; float32 numbers soon do.
 BINARY = re.compile(rb"[\x00-\x08]")
-NOT_TEXT = "a binary file, which is not supported; save the vectors as text"
 
 
 class WordVectors(NamedTuple):
@@ -69,9 +69,9 @@ def _read(
 ) -> tuple[list[str], Tensor]:
     """Return the kept words and their vectors. Published files have a few lines without a word in UTF-8: left out."""
     if BINARY.search(stream.peek(HEAD_BYTES)):
-        raise ElmoError(f"{name}: {NOT_TEXT}")
+        raise ElmoError(f"{name}: a binary file, which is not supported; save the vectors as text")
     words: dict[str, None] = {}
-    values, line_numbers = array("f"), array("q")
+    values = array("f")
     dimension = rows = 0
     for number, line in _numbered_lines(stream, bar):
         if number == 1 and HEADER.fullmatch(line):
@@ -86,17 +86,11 @@ def _read(
         if word and word not in words and (word in needed or rows <= most_frequent):
             values.extend(_parse_values(line.rsplit(b" ", dimension)[1:], f"{name}, line {number}"))
             words[word] = None
-            line_numbers.append(number)
     if not rows:
         raise ElmoError(f"{name}: the file is empty: it holds no vectors")
     # The tensor takes over the memory of the array; torch cannot do so for an empty one.
     vectors = torch.frombuffer(values, dtype=torch.float32) if words else torch.zeros(0)
-    vectors = vectors.view(-1, dimension)
-    not_finite = (~vectors.isfinite()).any(dim=1).nonzero()
-    if len(not_finite):
-        line_number = line_numbers[int(not_finite[0])]
-        raise ElmoError(f"{name}, line {line_number}: a value is not finite, or too large for float32")
-    return list(words), vectors
+    return list(words), vectors.view(-1, dimension)
 
 
 def _numbered_lines(stream: io.BufferedReader, bar: tqdm) -> Iterator[tuple[int, bytes]]:
@@ -145,27 +139,26 @@ def _is_number(field: bytes) -> bool:
 
 def _parse_values(fields: list[bytes], place: str) -> list[float]:
     try:
-        return [float(field) for field in fields]
-    except ValueError:
-        wrong = next(field for field in fields if not _is_number(field))
-        raise ElmoError(f"{place}: {wrong.decode(errors='replace')!r} is not a number") from None
+        values = [float(field) for field in fields]
+    except ValueError as error:
+        raise ElmoError(f"{place}: {error}") from error
+    if not all(abs(value) <= LARGEST_VALUE for value in values):
+        raise ElmoError(f"{place}: a value is not finite, or too large for float32")
+    return values
 
 
 @contextlib.contextmanager
 def _open(path: StrPath) -> Iterator[tuple[io.BufferedReader, int | None]]:
     """Open a file, decompressed on the way. Yield its bytes and, if it is known, their number."""
     match = ARCHIVE_MEMBER.fullmatch(str(path))
-    file = Path(match[1]) if match else Path(path)
-    member = match[2] if match else None
+    name, member = match.groups() if match else (path, None)
+    file = Path(name)
     if not file.is_file():
         raise ElmoError(f"{file}: no such file")
-    suffix = file.suffix.lower()
-    if suffix == ".bin":
-        raise ElmoError(f"{file}: {NOT_TEXT}")
     raw: Any
     size: int | None = file.stat().st_size
     with contextlib.ExitStack() as stack:
-        if suffix == ".zip":
+        if file.suffix.lower() == ".zip":
             archive = stack.enter_context(zipfile.ZipFile(file))
             info = _choose_member(file, archive, member)
             size = info.file_size
@@ -173,7 +166,7 @@ def _open(path: StrPath) -> Iterator[tuple[io.BufferedReader, int | None]]:
                 raw = archive.open(info)
             except RuntimeError as error:  # a password, or a compression that Python does not know
                 raise ElmoError(f"{file}: {first_line(error)}") from error
-        elif suffix == ".gz":
+        elif file.suffix.lower() == ".gz":
             raw, size = stack.enter_context(gzip.open(file)), None
         else:
             raw = file.open("rb", buffering=0)

