@@ -4,36 +4,26 @@
     config, tokenizer, model.safetensors, code, model card
 
 These models spell words in Unicode characters by a dictionary, and read an embedding of each word beside them. The
-LSTMs are AllenNLP's. `OPTIONS` and `embedder_table` say what becomes what.
+LSTMs are AllenNLP's. `OPTIONS` and `WEIGHTS` say what becomes what.
 
 The original swaps `<bow>` and `<eow>` when it spells a word, in training and ever after. So our begin of a word has
 the embedding that the files call `<eow>`, and the end that of `<bow>`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
-
-from torch.nn import functional as F
+from typing import Any
 
 from .configuration_elmo import ElmoConfig
-from .convert_allennlp import highway_table, linear_table, lstm_table, read_state
+from .convert_allennlp import HIGHWAY, HIGHWAY_BIASES, HIGHWAY_WEIGHTS, lstm_table, read_state
 from .convert_elmo import (
-    ACTIVATION,
-    CHARACTERS_PER_WORD,
-    CLIP,
-    COUNT,
-    FILTERS,
-    SIZE,
-    Kind,
+    EMBEDDING,
     Option,
-    Transform,
     Weight,
-    check_file,
+    check_files,
     check_output,
-    config_values,
-    fill_parameters,
-    initial_mix,
+    fill_config,
+    fill_model,
     named,
     write_model,
 )
@@ -64,24 +54,33 @@ PUBLISHED_SETTINGS = {
 }
 
 
-def _only(name: str) -> Kind:
-    return Kind(f'"{name}", the only one supported', lambda value: isinstance(value, str) and value.lower() == name)
-
-
 OPTIONS = (
-    Option("encoder.name", None, _only("elmo")),
-    Option("encoder.projection_dim", "projection_dim", SIZE),
-    Option("encoder.dim", "cell_dim", SIZE),
-    Option("encoder.n_layers", "num_hidden_layers", SIZE),
-    Option("encoder.cell_clip", "cell_clip", CLIP, None),
-    Option("encoder.proj_clip", "projection_clip", CLIP, None),
-    Option("token_embedder.name", None, _only("cnn")),
-    Option("token_embedder.word_dim", "word_embedding_dim", COUNT),
-    Option("token_embedder.char_dim", "char_embedding_dim", COUNT),
-    Option("token_embedder.max_characters_per_token", "max_characters_per_token", CHARACTERS_PER_WORD),
-    Option("token_embedder.activation", "char_activation", ACTIVATION, "relu"),
-    Option("token_embedder.filters", "char_filters", FILTERS, []),
-    Option("token_embedder.n_highway", "num_highway_layers", COUNT, 0),
+    Option("encoder.name", None, allowed=("elmo",)),
+    Option("encoder.projection_dim", "projection_dim"),
+    Option("encoder.dim", "cell_dim"),
+    Option("encoder.n_layers", "num_hidden_layers"),
+    Option("encoder.cell_clip", "cell_clip", None),
+    Option("encoder.proj_clip", "projection_clip", None),
+    Option("token_embedder.name", None, allowed=("cnn",)),
+    Option("token_embedder.word_dim", "word_embedding_dim"),
+    Option("token_embedder.max_characters_per_token", "max_characters_per_token"),
+)
+CHARACTER_OPTIONS = (
+    Option("token_embedder.char_dim", "char_embedding_dim"),
+    Option("token_embedder.activation", "char_activation", "relu"),
+    Option("token_embedder.filters", "char_filters"),
+    Option("token_embedder.n_highway", "num_highway_layers", 0),
+)
+WEIGHTS = (
+    Weight("token_embedder/word_emb_layer.embedding.weight", ("char_encoder.word_embedding.weight",)),
+    Weight("token_embedder/char_emb_layer.embedding.weight", ("char_encoder.char_embedding.weight",), EMBEDDING),
+    Weight("token_embedder/convolutions.#.weight", ("char_encoder.convolutions.#.weight",)),
+    Weight("token_embedder/convolutions.#.bias", ("char_encoder.convolutions.#.bias",)),
+    Weight("token_embedder/highways._layers.#.weight", HIGHWAY_WEIGHTS, HIGHWAY),
+    Weight("token_embedder/highways._layers.#.bias", HIGHWAY_BIASES, HIGHWAY),
+    Weight("token_embedder/projection.weight", ("char_encoder.projection.weight",)),
+    Weight("token_embedder/projection.bias", ("char_encoder.projection.bias",)),
+    *lstm_table("encoder/"),
 )
 
 
@@ -107,29 +106,21 @@ def _read_settings(folder: Path) -> tuple[Any, Path]:
 def _read_config(folder: Path) -> ElmoConfig:
     """Read the config, except for the sizes of the dictionaries."""
     settings, path = _read_settings(folder)
-    values = config_values(settings, OPTIONS, path)
-    if not values["char_embedding_dim"]:  # there are no characters, whatever else the settings say of them
-        del values["char_embedding_dim"]
-        values |= {"char_filters": [], "num_highway_layers": 0}
-    elif not values["char_filters"]:
-        raise ElmoError(f"{path}: `token_embedder.filters` is missing")
+    config = ElmoConfig(spelling="dictionary", char_filters=[[1, 1]], num_highway_layers=0)
+    fill_config(config, settings, OPTIONS, path)
+    if settings["token_embedder"].get("char_dim") != 0:
+        return fill_config(config, settings, CHARACTER_OPTIONS, path)
+    # There are no characters, whatever else the settings say of them.
     with named(path, "not settings of a model"):
-        return ElmoConfig(spelling="dictionary", **values)
+        config.char_filters = []
+        config.validate()
+    return config
 
 
-class Dictionary(NamedTuple):
-    """The entries of a .dic file without the special ones, and the rows of the file's embedding in our order."""
-
-    entries: list[str]
-    rows: list[int]
-
-
-def read_dictionary(path: Path, special: Sequence[str]) -> Dictionary:
-    """Read lines of an entry, a tab and its id. The special entries come first, the others by id."""
+def read_dictionary(path: Path, special: Sequence[str]) -> dict[str, int]:
+    """Read lines of an entry, a tab and its id. Return the special entries first, then the others by id."""
     with named(path, "cannot be read"):
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    if not lines[-1]:
-        lines.pop()
+        lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     ids: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         # As the original reads them: blanks around an entry are not part of it.
@@ -137,38 +128,14 @@ def read_dictionary(path: Path, special: Sequence[str]) -> Dictionary:
         name = entry[0] if entry else BLANK
         if len(entry) > 1 or not (index.isascii() and index.isdigit()):
             raise ElmoError(f"{path}: line {number} must be an entry, a tab and its id, got {line[:40]!r}")
-        if name in ids:
-            raise ElmoError(f"{path}: line {number} holds {name!r} a second time")
         ids[name] = int(index)
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise ElmoError(f"{path}: the ids of {len(ids)} entries must be the numbers from 0 to {len(ids) - 1}")
+    if sorted(ids.values()) != list(range(len(lines))):
+        raise ElmoError(f"{path}: must hold every entry once, with ids from 0 to {len(lines) - 1}")
     for name in special:
         if name not in ids:
             raise ElmoError(f"{path}: lacks {name!r}")
-    ordinary = sorted(ids.keys() - set(special), key=ids.__getitem__)
-    return Dictionary(ordinary, [ids[name] for name in (*special, *ordinary)])
-
-
-def embedder_table(config: ElmoConfig, words: Dictionary | None, characters: Dictionary | None) -> Iterator[Weight]:
-    """Yield what token_embedder.pkl holds, and where it goes."""
-    target = "char_encoder"
-    if config.word_embedding_dim:
-        assert words is not None
-        reorder = Transform(lambda stored: [stored[words.rows]])
-        shape = (len(words.rows), config.word_embedding_dim)
-        yield Weight("word_emb_layer.embedding.weight", shape, (f"{target}.word_embedding.weight",), reorder)
-    if config.char_filters:
-        assert characters is not None
-        # Our row 0 is a padded word.
-        reorder = Transform(lambda stored: [F.pad(stored[characters.rows], (0, 0, 1, 0))])
-        dim = config.char_embedding_dim
-        shape = (len(characters.rows), dim)
-        yield Weight("char_emb_layer.embedding.weight", shape, (f"{target}.char_embedding.weight",), reorder)
-        for index, (width, count) in enumerate(config.char_filters):
-            yield from linear_table(f"convolutions.{index}", (count, dim, width), f"{target}.convolutions.{index}")
-        yield from highway_table(config, "highways.")
-    features = config.word_embedding_dim + config.num_char_features
-    yield from linear_table("projection", (config.projection_dim, features), f"{target}.projection")
+    by_id = sorted(ids, key=ids.__getitem__)
+    return {name: ids[name] for name in dict.fromkeys([*special, *by_id])}
 
 
 def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool = False) -> Path:
@@ -178,34 +145,28 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
         model_dir: the unpacked model: config.json, char.dic, word.dic, token_embedder.pkl, encoder.pkl.
         output_dir: the folder to make, whole or not at all.
         overwrite: whether to replace a model that is already in `output_dir`.
-
-    Raises:
-        ElmoError: if anything in the files is not as the format has it, or the folder cannot be written.
     """
-    model_dir, output_dir = Path(model_dir), Path(output_dir).resolve()
+    model_dir = Path(model_dir)
     config = _read_config(model_dir)
+    word_file, character_file = model_dir / "word.dic", model_dir / "char.dic"
     sources = [model_dir / "token_embedder.pkl", model_dir / "encoder.pkl"]
     if config.char_filters:
-        sources.append(model_dir / "char.dic")
+        sources.append(character_file)
     # The words a model was trained to predict; it need not read them.
-    if config.word_embedding_dim or (model_dir / "word.dic").is_file():
-        sources.append(model_dir / "word.dic")
-    for path in sources:
-        check_file(path)
-    check_output(output_dir, overwrite, "config.json", [model_dir])
+    if config.word_embedding_dim or word_file.is_file():
+        sources.append(word_file)
+    check_files(sources)
+    output_dir = check_output(output_dir, overwrite, [model_dir])
 
-    words = characters = None
-    if model_dir / "word.dic" in sources:
-        words = read_dictionary(model_dir / "word.dic", SPECIAL_WORDS)
-    if config.char_filters:
-        characters = read_dictionary(model_dir / "char.dic", SPECIAL_CHARACTERS)
-        for entry in characters.entries:
-            if len(entry) != 1:
-                raise ElmoError(f"{model_dir / 'char.dic'}: {entry!r} is not one character")
-    spelled = characters.entries if characters is not None else []
-    with named(model_dir / "word.dic", "not a vocabulary"):
+    words = read_dictionary(word_file, SPECIAL_WORDS) if word_file in sources else {}
+    characters = read_dictionary(character_file, SPECIAL_CHARACTERS) if config.char_filters else {}
+    spelled = list(characters)[len(SPECIAL_CHARACTERS) :]
+    for entry in spelled:
+        if len(entry) != 1:
+            raise ElmoError(f"{character_file}: {entry!r} is not one character")
+    with named(word_file, "not a vocabulary"):
         tokenizer = ElmoTokenizer(
-            vocab=words.entries if words is not None else None,
+            vocab=list(words)[len(SPECIAL_WORDS) :] or None,
             max_characters_per_token=config.max_characters_per_token,
             characters="".join(spelled),
             pad_token=PADDING,
@@ -216,10 +177,18 @@ def convert_manylangs(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
     config.vocab_size = tokenizer.vocab_size
     config.char_vocab_size = FIRST_CHARACTER + len(spelled)
 
-    embedder, encoder, *_ = sources
-    asker = "the settings and dictionaries"
-    table = embedder_table(config, words, characters)
-    parameters = fill_parameters(table, read_state(embedder, embedder), embedder, asker)
-    parameters |= fill_parameters(lstm_table(config, ""), read_state(encoder, encoder), encoder, "the settings")
+    stored = {}
+    for path in sources[:2]:
+        for name, tensor in read_state(path, path).items():
+            stored[f"{path.stem}/{name}"] = tensor
+    model = fill_model(config, WEIGHTS, stored, model_dir, "the settings and dictionaries")
+    orders = {}
+    if config.word_embedding_dim:
+        orders["word"] = list(words.values())
+    if config.char_filters:
+        orders["char"] = [0, *(row + 1 for row in characters.values())]  # 0 is a padded word
+    for kind, order in orders.items():
+        embedding = model.get_parameter(f"char_encoder.{kind}_embedding.weight")
+        embedding.data = embedding.data[order]
     origin = "a model of ELMoForManyLangs (Che et al., 2018), whose text is split into words beforehand"
-    return write_model(output_dir, config, tokenizer, parameters | initial_mix(config), origin, sources)
+    return write_model(output_dir, model, tokenizer, origin, sources)

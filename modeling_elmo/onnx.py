@@ -9,7 +9,6 @@ Shapes: B batch, T words, C characters per word, P projection, M memory cells, L
 
 import copy
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
 from .files import ElmoError, StrPath, atomic_write, require
-from .layers_elmo import ElmoLanguageModel, ElmoLstmLayer
+from .layers_elmo import ElmoLanguageModel
 from .modeling_elmo import ElmoModel
 from .recurrence_elmo import FORGET_BIAS, States
 
@@ -38,8 +37,8 @@ class TraceableElmo(nn.Module):
         mask = attention_mask.bool()
         words = self._encode_words(char_ids) * mask[..., None]
         by_position, mask_by_position = words.transpose(0, 1), mask.transpose(0, 1)
-        forward = self._read(self.model.forward_lm, by_position, mask_by_position, reverse=False)
-        backward = self._read(self.model.backward_lm, by_position, mask_by_position, reverse=True)
+        forward = _read(self.model.forward_lm, by_position, mask_by_position, reverse=False)
+        backward = _read(self.model.backward_lm, by_position, mask_by_position, reverse=True)
         layers = [torch.cat([words, words], dim=-1)]
         for pair in zip(forward, backward, strict=True):
             layers.append(torch.cat(pair, dim=-1).transpose(0, 1))
@@ -63,19 +62,18 @@ class TraceableElmo(nn.Module):
             features = encoder.projection(features)
         return features.unflatten(0, char_ids.shape[:2])
 
-    @staticmethod
-    def _read(language_model: ElmoLanguageModel, words: Tensor, mask: Tensor, reverse: bool) -> list[Tensor]:
-        """Compute every layer of one language model: words (T, B, P), mask (T, B) -> L x (T, B, P)."""
-        outputs = []
-        for number, layer in enumerate(language_model.layers):
-            assert isinstance(layer, ElmoLstmLayer)
-            output = _run_layer(layer, words, mask, reverse)
-            words = output + words if language_model.use_skip_connections and number > 0 else output
-            outputs.append(words)
-        return outputs
+
+def _read(language_model: ElmoLanguageModel, words: Tensor, mask: Tensor, reverse: bool) -> list[Tensor]:
+    """Compute every layer of one language model: words (T, B, P), mask (T, B) -> L x (T, B, P)."""
+    outputs: list[Tensor] = []
+    for layer in language_model.layers:
+        output = _run_layer(layer, words, mask, reverse)
+        words = output + words if language_model.use_skip_connections and outputs else output
+        outputs.append(words)
+    return outputs
 
 
-def _run_layer(layer: ElmoLstmLayer, words: Tensor, mask: Tensor, reverse: bool) -> Tensor:
+def _run_layer(layer: Any, words: Tensor, mask: Tensor, reverse: bool) -> Tensor:
     """Compute one LSTM layer as a scan: (T, B, P) -> (T, B, P)."""
     gates = layer.input_gates(words)  # (T, B, 4M)
     recurrent, projection = layer.recurrent_gates.weight, layer.projection.weight
@@ -94,9 +92,8 @@ def _run_layer(layer: ElmoLstmLayer, words: Tensor, mask: Tensor, reverse: bool)
         new_states = torch.where(is_word, new_hidden, hidden), torch.where(is_word, new_cell, cell)
         return new_states, new_hidden * is_word
 
-    batch = gates.shape[1]
     projection_size, cell_size = projection.shape
-    zeros = gates.new_zeros(batch, projection_size), gates.new_zeros(batch, cell_size)
+    zeros = gates.new_zeros(gates.shape[1], projection_size), gates.new_zeros(gates.shape[1], cell_size)
     _, output = scan(step, zeros, (gates, mask), dim=0, reverse=reverse)
     return output
 
@@ -105,9 +102,10 @@ def export_program(model: ElmoModel) -> torch.export.ExportedProgram:
     """Export a model as a program of `char_ids` and `attention_mask`, for any batch and length."""
     char_ids = torch.ones(2, 3, model.config.max_characters_per_token, dtype=torch.long)
     attention_mask = torch.ones(2, 3, dtype=torch.long)
-    batch = torch.export.Dim("batch", min=1, max=LARGEST_BATCH)
-    words = torch.export.Dim("words", min=1, max=LONGEST_SENTENCE)
-    sizes = {0: batch, 1: words}
+    sizes = {
+        0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH),
+        1: torch.export.Dim("words", min=1, max=LONGEST_SENTENCE),
+    }
     return torch.export.export(
         TraceableElmo(model),
         (char_ids, attention_mask),
@@ -129,24 +127,18 @@ def export_onnx(model: ElmoModel, path: StrPath, int8: bool = False) -> None:
     )
     assert program is not None
     with atomic_write(path) as scratch:
-        if not int8:
+        if int8:
+            _quantise(program.model_proto, scratch)
+        else:
             program.save(str(scratch), external_data=False)
-            return
-        with TemporaryDirectory(dir=Path(path).resolve().parent) as folder:
-            full = Path(folder, "model.onnx")
-            program.save(str(full), external_data=False)
-            _quantise(full, scratch)
 
 
-def _quantise(source: Path, target: Path) -> None:
+def _quantise(model: Any, target: Path) -> None:
     """Quantise matrix products, those of the recurrence included; convolutions, which lose most, stay as they are."""
-    onnx = require("onnx", "onnx")
     quantization = require("onnxruntime.quantization", "onnx")
-    model = onnx.load(source)
     _remove_shapes(model.graph)
-    onnx.save(model, source)
     quantization.quantize_dynamic(
-        source,
+        model,
         target,
         weight_type=quantization.QuantType.QInt8,
         op_types_to_quantize=["MatMul", "Gemm"],
@@ -161,6 +153,3 @@ def _remove_shapes(graph: Any) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _remove_shapes(attribute.g)
-
-
-__all__ = ["TraceableElmo", "export_onnx", "export_program"]

@@ -14,7 +14,6 @@ import zipfile
 import zlib
 from array import array
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,94 +27,52 @@ from .files import ElmoError, StrPath, first_line
 HEAD_BYTES = 1 << 16
 # Updating the progress bar for every line would take as long as reading.
 LINES_PER_UPDATE = 1 << 13
+LARGEST_VALUE = torch.finfo(torch.float32).max
 HEADER = re.compile(rb"\d+ \d+")
 ARCHIVE_MEMBER = re.compile(r"(.+\.zip):(.+)", re.IGNORECASE)
 # Text has none of these bytes; float32 numbers soon do.
 BINARY = re.compile(rb"[\x00-\x08]")
-NOT_TEXT = "a binary file, which is not supported; save the vectors as text"
 
 
-class Coverage(NamedTuple):
-    """How much of the data has a vector, in distinct words and in occurrences."""
-
-    exact_words: int
-    lowercase_words: int  # by their lower-case form only
-    missing_words: int
-    exact_occurrences: int
-    lowercase_occurrences: int
-    missing_occurrences: int
-
-    def __str__(self) -> str:
-        covered_words = self.exact_words + self.lowercase_words
-        covered_occurrences = self.exact_occurrences + self.lowercase_occurrences
-        words = covered_words + self.missing_words
-        occurrences = covered_occurrences + self.missing_occurrences
-        return (
-            f"{_percent(covered_words, words):.1f} % of {words:,} words have a vector "
-            f"({_percent(covered_occurrences, occurrences):.1f} % of {occurrences:,} occurrences), "
-            f"{_percent(self.lowercase_words, covered_words):.0f} % of them by their lower-case form"
-        )
-
-
-@dataclass
-class WordVectors:
-    """The rows of a file that were kept.
-
-    words: N words in the order of the file, which is most frequent first.
-    vectors: (N, D), float32.
-    coverage: how much of the data they cover.
-    skipped: the number of lines whose word is empty or not UTF-8; published files have a few.
-    """
+class WordVectors(NamedTuple):
+    """The rows of a file that were kept, in its order, which is most frequent first."""
 
     words: list[str]
-    vectors: Tensor
-    coverage: Coverage
-    skipped: int = 0
+    vectors: Tensor  # (N, D), float32
+    coverage: str  # how much of the data they cover, in a line
 
 
-def load_word_vectors(
-    path: StrPath,
-    counts: Mapping[str, int],
-    most_frequent: int = 0,
-    lowercase_fallback: bool = True,
-    progress: bool = True,
-) -> WordVectors:
-    """Read the vectors of the words that occur in the data.
+def load_word_vectors(path: StrPath, counts: Mapping[str, int], most_frequent: int = 0) -> WordVectors:
+    """Read the vectors of the words that occur in the data, and of their lower-case forms: GloVe 6B has no others.
 
     Args:
         path: text with a word and its values on each line (`.txt`, `.vec`, or either as `.gz`), with or without a
             "COUNT DIM" line first; or a `.zip` with such a file. To choose one of several, write "a.zip:a.50d.txt".
         counts: the words of the data and how often they occur.
         most_frequent: how many rows from the beginning of the file to keep too, for words that appear later.
-        lowercase_fallback: whether to keep the vectors of the lower-case forms too. GloVe 6B has no others.
-        progress: whether to show a progress bar, if there is a terminal.
     """
-    if most_frequent < 0:
-        raise ElmoError(f"`most_frequent` must be 0 or more, got {most_frequent}")
     needed = set(counts)
-    if lowercase_fallback:
-        needed.update(word.lower() for word in counts)
-    hidden = None if progress else True  # None shows the bar on a terminal alone
+    needed.update(word.lower() for word in counts)
     try:
         with (
             _open(path) as (stream, size),
-            tqdm(desc="Reading word vectors", total=size, unit="B", unit_scale=True, disable=hidden) as bar,
+            tqdm(desc="Reading word vectors", total=size, unit="B", unit_scale=True, disable=None) as bar,
         ):
-            words, vectors, skipped = _read(str(path), stream, needed, most_frequent, bar)
+            words, vectors = _read(str(path), stream, needed, most_frequent, bar)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise ElmoError(f"{path}: cannot be read, is it damaged? ({first_line(error)})") from error
-    return WordVectors(words, vectors, _measure_coverage(counts, set(words), lowercase_fallback), skipped)
+    return WordVectors(words, vectors, _describe_coverage(counts, set(words)))
 
 
 def _read(
     name: str, stream: io.BufferedReader, needed: Container[str], most_frequent: int, bar: tqdm
-) -> tuple[list[str], Tensor, int]:
-    """Return the kept words, their vectors and the number of skipped lines."""
+) -> tuple[list[str], Tensor]:
+    """Return the kept words and their vectors. Published files have a few lines without a word in UTF-8: left out."""
     if BINARY.search(stream.peek(HEAD_BYTES)):
-        raise ElmoError(f"{name}: {NOT_TEXT}")
+        raise ElmoError(f"{name}: a binary file, which is not supported; save the vectors as text")
     words: dict[str, None] = {}
-    values, line_numbers = array("f"), array("q")
-    dimension = rows = skipped = 0
+    values = array("f")
+    dimension = rows = 0
     for number, line in _numbered_lines(stream, bar):
         if number == 1 and HEADER.fullmatch(line):
             dimension = int(line.split()[1])
@@ -126,22 +83,14 @@ def _read(
             _check_dimension(line, dimension, f"{name}, line {number}")
         rows += 1
         word = _decode_word(line, blanks, dimension)
-        if not word:
-            skipped += 1
-        elif (word in needed or rows <= most_frequent) and word not in words:
+        if word and word not in words and (word in needed or rows <= most_frequent):
             values.extend(_parse_values(line.rsplit(b" ", dimension)[1:], f"{name}, line {number}"))
             words[word] = None
-            line_numbers.append(number)
     if not rows:
         raise ElmoError(f"{name}: the file is empty: it holds no vectors")
     # The tensor takes over the memory of the array; torch cannot do so for an empty one.
     vectors = torch.frombuffer(values, dtype=torch.float32) if words else torch.zeros(0)
-    vectors = vectors.view(-1, dimension)
-    not_finite = (~vectors.isfinite()).any(dim=1).nonzero()
-    if len(not_finite):
-        line_number = line_numbers[int(not_finite[0])]
-        raise ElmoError(f"{name}, line {line_number}: a value is not finite, or too large for float32")
-    return list(words), vectors, skipped
+    return list(words), vectors.view(-1, dimension)
 
 
 def _numbered_lines(stream: io.BufferedReader, bar: tqdm) -> Iterator[tuple[int, bytes]]:
@@ -190,40 +139,39 @@ def _is_number(field: bytes) -> bool:
 
 def _parse_values(fields: list[bytes], place: str) -> list[float]:
     try:
-        return [float(field) for field in fields]
-    except ValueError:
-        wrong = next(field for field in fields if not _is_number(field))
-        raise ElmoError(f"{place}: {wrong.decode(errors='replace')!r} is not a number") from None
+        values = [float(field) for field in fields]
+    except ValueError as error:
+        raise ElmoError(f"{place}: {error}") from error
+    if not all(abs(value) <= LARGEST_VALUE for value in values):
+        raise ElmoError(f"{place}: a value is not finite, or too large for float32")
+    return values
 
 
 @contextlib.contextmanager
 def _open(path: StrPath) -> Iterator[tuple[io.BufferedReader, int | None]]:
     """Open a file, decompressed on the way. Yield its bytes and, if it is known, their number."""
     match = ARCHIVE_MEMBER.fullmatch(str(path))
-    file = Path(match[1]) if match else Path(path)
-    member = match[2] if match else None
+    name, member = match.groups() if match else (path, None)
+    file = Path(name)
     if not file.is_file():
         raise ElmoError(f"{file}: no such file")
-    suffix = file.suffix.lower()
-    if suffix == ".bin":
-        raise ElmoError(f"{file}: {NOT_TEXT}")
+    raw: Any
+    size: int | None = file.stat().st_size
     with contextlib.ExitStack() as stack:
-        raw: Any
-        size: int | None
-        if suffix == ".zip":
+        if file.suffix.lower() == ".zip":
             archive = stack.enter_context(zipfile.ZipFile(file))
             info = _choose_member(file, archive, member)
+            size = info.file_size
             try:
-                raw = stack.enter_context(archive.open(info))
+                raw = archive.open(info)
             except RuntimeError as error:  # a password, or a compression that Python does not know
                 raise ElmoError(f"{file}: {first_line(error)}") from error
-            size = info.file_size
-        elif suffix == ".gz":
+        elif file.suffix.lower() == ".gz":
             raw, size = stack.enter_context(gzip.open(file)), None
         else:
-            raw, size = stack.enter_context(file.open("rb", buffering=0)), file.stat().st_size
+            raw = file.open("rb", buffering=0)
         # This finds lines in C, which the reader of a zip file does not.
-        yield io.BufferedReader(raw, HEAD_BYTES), size
+        yield stack.enter_context(io.BufferedReader(raw, HEAD_BYTES)), size
 
 
 def _choose_member(file: Path, archive: zipfile.ZipFile, member: str | None) -> zipfile.ZipInfo:
@@ -237,19 +185,22 @@ def _choose_member(file: Path, archive: zipfile.ZipFile, member: str | None) -> 
     raise ElmoError(f'{file}: {len(texts)} text files ({names}); name one as "{file.name}:MEMBER"')
 
 
-def _measure_coverage(counts: Mapping[str, int], known: Container[str], lowercase_fallback: bool) -> Coverage:
-    exact, lowercase, missing = 0, 1, 2
-    words, occurrences = [0, 0, 0], [0, 0, 0]
-    for word, count in counts.items():
-        kind = missing
+def _describe_coverage(counts: Mapping[str, int], known: Container[str]) -> str:
+    exact, lowercase = [], []
+    for word in counts:
         if word in known:
-            kind = exact
-        elif lowercase_fallback and word.lower() in known:
-            kind = lowercase
-        words[kind] += 1
-        occurrences[kind] += count
-    return Coverage(*words, *occurrences)
+            exact.append(word)
+        elif word.lower() in known:
+            lowercase.append(word)
+    covered = exact + lowercase
+    occurrences = sum(counts.values())
+    covered_occurrences = sum(counts[word] for word in covered)
+    return (
+        f"{_percent(len(covered), len(counts)):.1f} % of {len(counts):,} words have a vector "
+        f"({_percent(covered_occurrences, occurrences):.1f} % of {occurrences:,} occurrences), "
+        f"{_percent(len(lowercase), len(covered)):.0f} % of them by their lower-case form"
+    )
 
 
 def _percent(part: int, whole: int) -> float:
-    return 100 * part / whole if whole else 0.0
+    return 100 * part / max(whole, 1)

@@ -218,13 +218,13 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "dropout": [1, -0.1, "0.1"],
 }
 DAMAGES = {
-    **{f"without {key}": Damage(option(key), "options.json", f"`{key}`") for key in REQUIRED},
+    **{f"without {key}": Damage(option(key), "options.json", f"`{key}") for key in REQUIRED},
     **{
-        f"{key} {value}": Damage(option(key, value), "options.json", f"`{key}`")
+        f"{key} {value}": Damage(option(key, value), "options.json", f"`{key}")
         for key, values in WRONG_VALUES.items()
         for value in values
     },
-    "unknown activation": Damage(option("char_cnn.activation", "gelu"), "options.json", '"relu" or "tanh"'),
+    "unknown activation": Damage(option("char_cnn.activation", "gelu"), "options.json", "one of ('relu', 'tanh')"),
     "options not JSON": Damage(content("options.json", b'{"lstm": '), "options.json", "JSON"),
     "options not text": Damage(content("options.json", b"\xff\xfe\x00"), "options.json", "JSON"),
     "options nested without end": Damage(content("options.json", b"[" * 100_000), "options.json", "JSON"),
@@ -243,7 +243,7 @@ DAMAGES = {
     "dataset for a group": Damage(dataset_for_a_group, "weights.hdf5", "`CNN_proj/W_proj`"),
     "one layer too many": Damage(option("lstm.n_layers", 1), "weights.hdf5", "Cell1"),
     "one layer too few": Damage(option("lstm.n_layers", 3), "weights.hdf5", "Cell2"),
-    "absurdly many layers": Damage(option("lstm.n_layers", 10**15), "weights.hdf5", "Cell2"),
+    "absurdly many layers": Damage(option("lstm.n_layers", 10**15), "weights.hdf5", "too few"),
     "absurdly large": Damage(option("lstm.dim", 10**15), "weights.hdf5", "W_0"),
     "other cells": Damage(option("lstm.dim", 7), "weights.hdf5", "(10, 28)"),
     "other projection": Damage(option("lstm.projection_dim", 4), "weights.hdf5", "`CNN_proj/W_proj`"),
@@ -306,17 +306,15 @@ def config_value(key: str, value: Any) -> Callable[[Path], None]:
 
 BIAS = "backward_lm.layers.1.input_gates.bias"
 MODEL_DAMAGES = {
-    "no config": Damage(lambda folder: (folder / "config.json").unlink(), "config.json"),
+    "no config": Damage(lambda folder: (folder / "config.json").unlink(), "", "config.json"),
     "config not JSON": Damage(content("config.json", b"{"), "config.json"),
-    "another model": Damage(config_value("model_type", "bert"), "config.json", "`model_type`"),
+    "another model": Damage(config_value("model_type", "bert"), "", "'bert'"),
     "impossible size": Damage(config_value("cell_dim", 0), "config.json", "`cell_dim`"),
     "other characters": Damage(config_value("char_vocab_size", 300), "config.json", "`char_vocab_size`"),
-    "other sizes": Damage(config_value("cell_dim", 7), "", "cannot be loaded"),
+    "other sizes": Damage(config_value("cell_dim", 7), "", "mismatched weights"),
     "no weights": Damage(lambda folder: (folder / "model.safetensors").unlink(), "", "model.safetensors"),
-    "weights cut": Damage(content("model.safetensors", b"\x10" * 100), "", "cannot be loaded"),
-    "weight missing": Damage(
-        lambda folder: damage_weights(folder, lambda tensors: tensors.pop(BIAS)), "", f"`{BIAS}`"
-    ),
+    "weights cut": Damage(content("model.safetensors", b"\x10" * 100), "", "cannot load the model"),
+    "weight missing": Damage(lambda folder: damage_weights(folder, lambda tensors: tensors.pop(BIAS)), "", BIAS),
     "not a number": Damage(
         lambda folder: damage_weights(folder, lambda tensors: tensors[BIAS].fill_(torch.nan)), "", f"`{BIAS}`"
     ),

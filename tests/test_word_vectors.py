@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modeling_elmo.files import ElmoError
-from modeling_elmo.word_vectors import Coverage, WordVectors, load_word_vectors
+from modeling_elmo.word_vectors import WordVectors, load_word_vectors
 
 GLOVE = "the 0.5 -1.5 2\n, 1 2 3\nbank 4 5 6\nBank 7 8 9\nriver -1e-3 0 1\n"
 COUNTS = Counter({"The": 6, "bank": 3, "quay": 1})
@@ -29,7 +29,7 @@ def write(path: Path, text: str | bytes = GLOVE) -> Path:
 
 
 def load(path: Path | str, counts=COUNTS, **settings) -> WordVectors:
-    return load_word_vectors(path, counts, progress=False, **settings)
+    return load_word_vectors(path, counts, **settings)
 
 
 def fail(path: Path | str, **settings) -> str:
@@ -47,7 +47,6 @@ def test_every_kind_of_file_gives_the_same_vectors(name, header, line_end, tmp_p
     assert loaded.words == ["the", "bank"]
     assert loaded.vectors.dtype == torch.float32
     assert loaded.vectors.tolist() == [[0.5, -1.5, 2], [4, 5, 6]]
-    assert loaded.skipped == 0
 
 
 def test_the_most_frequent_rows_are_kept_too_in_the_order_of_the_file(tmp_path):
@@ -56,16 +55,8 @@ def test_the_most_frequent_rows_are_kept_too_in_the_order_of_the_file(tmp_path):
     assert load(path, most_frequent=99).words == ["the", ",", "bank", "Bank", "river"]
 
 
-def test_without_the_fallback_only_exact_words_are_kept(tmp_path):
-    loaded = load(write(tmp_path / "a.txt"), lowercase_fallback=False)
-    assert loaded.words == ["bank"]
-    assert loaded.coverage == Coverage(1, 0, 2, 3, 0, 7)
-
-
 def test_coverage_counts_words_and_occurrences_and_reads_as_a_line(tmp_path):
-    coverage = load(write(tmp_path / "a.txt")).coverage
-    assert coverage == Coverage(1, 1, 1, 3, 6, 1)
-    assert str(coverage) == (
+    assert load(write(tmp_path / "a.txt")).coverage == (
         "66.7 % of 3 words have a vector (90.0 % of 10 occurrences), 50 % of them by their lower-case form"
     )
 
@@ -73,14 +64,14 @@ def test_coverage_counts_words_and_occurrences_and_reads_as_a_line(tmp_path):
 def test_a_word_that_the_file_has_exactly_does_not_count_as_lower_case(tmp_path):
     loaded = load(write(tmp_path / "a.txt"), {"Bank": 2})
     assert loaded.words == ["bank", "Bank"]
-    assert loaded.coverage == Coverage(1, 0, 0, 2, 0, 0)
+    assert loaded.coverage.endswith("(100.0 % of 2 occurrences), 0 % of them by their lower-case form")
 
 
 def test_data_without_any_known_word_gives_no_rows(tmp_path):
     for counts in ({}, {"quay": 1}):
         loaded = load(write(tmp_path / "a.txt"), counts)
         assert loaded.vectors.shape == (0, 3)
-        assert str(loaded.coverage).startswith(f"0.0 % of {len(counts)} words")
+        assert loaded.coverage.startswith(f"0.0 % of {len(counts)} words")
 
 
 def test_words_may_hold_blanks(tmp_path):
@@ -102,10 +93,9 @@ def test_of_a_word_that_occurs_twice_the_first_row_is_kept(tmp_path):
     assert loaded.vectors[1].tolist() == [4, 5, 6]
 
 
-def test_lines_without_a_readable_word_are_skipped_and_counted(tmp_path):
+def test_lines_without_a_readable_word_are_left_out(tmp_path):
     path = write(tmp_path / "a.txt", b"the 1 2\n\xff\xfe 3 4\n 5 6\nbank 7 8\n")
-    loaded = load(path, most_frequent=4)
-    assert (loaded.words, loaded.skipped) == (["the", "bank"], 2)
+    assert load(path, most_frequent=4).words == ["the", "bank"]
 
 
 def test_a_member_of_an_archive_is_named_after_a_colon(tmp_path):
@@ -132,7 +122,7 @@ def test_a_member_of_an_archive_is_named_after_a_colon(tmp_path):
         ("the 1 2\n\nof\n", "line 3: no values"),
         ("2 4\nthe 1 2 3\n", "line 2: 3 values where 4 are expected"),
         ("2 2\nthe 1 2 3\n", "line 2: 3 values where 2 are expected"),
-        ("of 1 2\nbank 1 x\n", "line 2: 'x' is not a number"),
+        ("of 1 2\nbank 1 x\n", "line 2: could not convert string to float: b'x'"),
         ("of 1 2\nbank 1 nan\n", "line 2: a value is not finite"),
         ("of 1 2\nbank 1 1e39\n", "line 2: a value is not finite, or too large for float32"),
         (b"2 2\nthe \x00\x00\x80?\x00\x00\x00@\n", "a binary file, which is not supported"),
@@ -150,7 +140,7 @@ def test_what_is_no_file_of_vectors_is_named_in_one_line(tmp_path):
     assert fail(tmp_path / "nowhere.txt") == f"{tmp_path / 'nowhere.txt'}: no such file"
     assert "no such file" in fail(f"{tmp_path}/nowhere.zip:a.txt")
     assert "no such file" in fail(tmp_path)
-    assert "binary" in fail(write(tmp_path / "word2vec.bin"))
+    assert "binary" in fail(write(tmp_path / "word2vec.bin", b"1 1\nbank \x00\x00\x80?\n"))
     (tmp_path / "a.zip").write_bytes(b"PK no archive")
     (tmp_path / "a.txt.gz").write_bytes(b"no gzip")
     for name in ("a.zip", "a.txt.gz"):
@@ -158,7 +148,6 @@ def test_what_is_no_file_of_vectors_is_named_in_one_line(tmp_path):
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("readme.md", "About.")
     assert "0 text files (none)" in fail(tmp_path / "b.zip")
-    assert "`most_frequent` must be 0 or more, got -1" in fail(write(tmp_path / "a.txt"), most_frequent=-1)
 
 
 def test_a_download_that_was_cut_short_is_an_error(tmp_path):
@@ -177,5 +166,6 @@ def test_glove_as_stanford_ships_it_covers_conll(shared):
     assert loaded.words[:3] == ["the", ",", "."]
     assert loaded.vectors.shape == (len(loaded.words), 50)
     assert loaded.vectors[0, :2].tolist() == pytest.approx([0.418, 0.24968])
-    assert loaded.coverage == Coverage(11974, 9035, 2614, 155296, 43693, 4632)
-    assert loaded.skipped == 0
+    assert loaded.coverage == (
+        "88.9 % of 23,623 words have a vector (97.7 % of 203,621 occurrences), 43 % of them by their lower-case form"
+    )
