@@ -406,9 +406,10 @@ class ElmoModel(ElmoPreTrainedModel):
 
     def _append_word_ids(self, char_ids: Tensor, input_ids: Tensor | None) -> Tensor:
         """Add the words' ids to their characters (..., C) as a last column; ids outside the vocabulary are unknown."""
-        if input_ids is None or input_ids.shape != char_ids.shape[:-1]:
-            shape = tuple(char_ids.shape[:-1])
-            raise ValueError(f"this model has word embeddings: pass the tokenizer's `input_ids`, of shape {shape}")
+        if input_ids is None:
+            raise ValueError("this model has word embeddings: pass `input_ids` from its tokenizer beside `char_ids`")
+        if input_ids.shape != char_ids.shape[:-1]:
+            raise ValueError(f"`input_ids` must be {tuple(char_ids.shape[:-1])}, got {tuple(input_ids.shape)}")
         ids = input_ids.where(input_ids < self.config.vocab_size, self.config.unk_token_id)
         return torch.cat([char_ids, ids[..., None]], dim=-1)
 
