@@ -94,8 +94,6 @@ def test_a_model_saved_alone_has_the_whole_map_its_code_and_a_tokenizer(model, t
         "classification",
         "configuration",
         "coreference",
-        "encoding",
-        "engine",
         "heads",
         "kernel",
         "layers",
