@@ -2,16 +2,7 @@
 
 from pathlib import Path
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMultipleChoice,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+import transformers
 
 from .configuration_elmo import ElmoConfig
 from .embedding import ElmoEmbedder
@@ -36,14 +27,14 @@ __version__ = "0.2.0.dev0"
 MINI = str(Path(__file__).parent / "elmo-mini")
 
 # Folders of this package load through the auto classes without `trust_remote_code` once it is imported.
-AutoConfig.register("elmo", ElmoConfig, exist_ok=True)
-AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
-AutoModel.register(ElmoConfig, ElmoModel, exist_ok=True)
-AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining, exist_ok=True)
-AutoModelForSequenceClassification.register(ElmoConfig, ElmoForSequenceClassification, exist_ok=True)
-AutoModelForTokenClassification.register(ElmoConfig, ElmoForTokenClassification, exist_ok=True)
-AutoModelForMultipleChoice.register(ElmoConfig, ElmoForMultipleChoice, exist_ok=True)
-AutoModelForQuestionAnswering.register(ElmoConfig, ElmoForQuestionAnswering, exist_ok=True)
+transformers.AutoConfig.register("elmo", ElmoConfig, exist_ok=True)
+transformers.AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
+transformers.AutoModel.register(ElmoConfig, ElmoModel, exist_ok=True)
+transformers.AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining, exist_ok=True)
+transformers.AutoModelForSequenceClassification.register(ElmoConfig, ElmoForSequenceClassification, exist_ok=True)
+transformers.AutoModelForTokenClassification.register(ElmoConfig, ElmoForTokenClassification, exist_ok=True)
+transformers.AutoModelForMultipleChoice.register(ElmoConfig, ElmoForMultipleChoice, exist_ok=True)
+transformers.AutoModelForQuestionAnswering.register(ElmoConfig, ElmoForQuestionAnswering, exist_ok=True)
 
 __all__ = [
     "MINI",

@@ -6,7 +6,6 @@ two LSTM layers a direction with 4096 cells projected to 512.
 
 import difflib
 import os
-from collections.abc import Callable
 from dataclasses import field, fields
 from typing import Any, Literal
 
@@ -44,20 +43,13 @@ _TRANSFORMERS_KEYS = {
     "transformers_weights",
 }
 
-# Fields, which values they may have, and how an error says so. None is left to the types below.
-_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("vocab_size char_vocab_size char_embedding_dim", lambda value: value >= 1, "at least 1"),
-    ("projection_dim cell_dim num_hidden_layers", lambda value: value >= 1, "at least 1"),
-    ("max_answer_words max_context_words", lambda value: value >= 1, "at least 1"),
-    ("max_span_width max_antecedents", lambda value: value >= 1, "at least 1"),
-    ("head_dim head_layers", lambda value: value >= 1, "at least 1, or None for the default of the head"),
-    ("num_highway_layers num_negatives mix_l2", lambda value: value >= 0, "at least 0"),
-    ("word_embedding_dim word_vector_dim head_char_filters", lambda value: value >= 0, "at least 0"),
-    ("max_characters_per_token", lambda value: value >= 3, "at least 3: two markers and a character"),
-    ("cell_clip projection_clip", lambda value: value > 0, "positive, or None for no bound"),
-    ("spans_per_word", lambda value: value > 0, "positive"),
-    ("dropout elmo_dropout head_dropout", lambda value: 0 <= value < 1, "in [0, 1)"),
-)
+# The smallest value of each field.
+_MINIMUM = {
+    0: "num_highway_layers num_negatives mix_l2 word_embedding_dim word_vector_dim head_char_filters context_overlap",
+    1: "vocab_size char_vocab_size char_embedding_dim projection_dim cell_dim num_hidden_layers max_answer_words "
+    "max_context_words max_span_width max_antecedents head_dim head_layers",
+    3: "max_characters_per_token",  # two markers and a character
+}
 
 
 @strict
@@ -184,11 +176,19 @@ class ElmoConfig(PreTrainedConfig):
 
     def validate_architecture(self) -> None:
         """Refuse sizes that cannot be built, naming the field. Called by `@strict` after it has checked the types."""
-        for names, is_allowed, allowed in _CHECKS:
+        for minimum, names in _MINIMUM.items():
             for name in names.split():
                 value = getattr(self, name)
-                if value is not None and not is_allowed(value):
-                    raise ValueError(f"`{name}` must be {allowed}, got {value}")
+                if value is not None and value < minimum:
+                    raise ValueError(f"`{name}` must be at least {minimum}, got {value}")
+        for name in ("cell_clip", "projection_clip", "spans_per_word"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"`{name}` must be positive, got {value}")
+        for name in ("dropout", "elmo_dropout", "head_dropout"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"`{name}` must be in [0, 1), got {value}")
         width = self.max_characters_per_token
         for pair in self.char_filters:
             if len(pair) != 2 or min(pair) < 1 or pair[0] > width:
@@ -196,29 +196,16 @@ class ElmoConfig(PreTrainedConfig):
                     "`char_filters` must be [width, count] pairs of positive numbers, no width above "
                     f"max_characters_per_token={width}, got {pair}"
                 )
-        has_filters = len(self.char_filters) > 0
-        has_words = self.word_embedding_dim > 0
-        overlap, longest = self.context_overlap, self.max_context_words
-        uses_scalar = self.mix_layer_norm or self.mix_l2 > 0
-        requirements = (
-            (
-                self.spelling == "dictionary" or not has_words,
-                f"`word_embedding_dim` needs spelling='dictionary', got spelling={self.spelling!r}",
-            ),
-            (has_filters or has_words, "`char_filters` must hold at least one [width, count] pair, got []"),
-            (has_filters or not self.num_highway_layers, "`num_highway_layers` must be 0 without `char_filters`"),
-            (
-                0 <= overlap < longest,
-                f"`context_overlap` must be at least 0 and below max_context_words={longest}, got {overlap}",
-            ),
-            (
-                self.mix == "scalar" or not uses_scalar,
-                f"`mix_layer_norm` and `mix_l2` belong to mix='scalar', got mix={self.mix!r}",
-            ),
-        )
-        for is_met, message in requirements:
-            if not is_met:
-                raise ValueError(message)
+        if not self.char_filters and not self.word_embedding_dim:
+            raise ValueError("`char_filters` must hold at least one [width, count] pair, got []")
+        if not self.char_filters and self.num_highway_layers:
+            raise ValueError("`num_highway_layers` must be 0 without `char_filters`")
+        if self.word_embedding_dim and self.spelling != "dictionary":
+            raise ValueError(f"`word_embedding_dim` needs spelling='dictionary', got spelling={self.spelling!r}")
+        if self.context_overlap >= self.max_context_words:
+            raise ValueError(f"`context_overlap` must be below max_context_words, got {self.context_overlap}")
+        if self.mix != "scalar" and (self.mix_layer_norm or self.mix_l2):
+            raise ValueError(f"`mix_layer_norm` and `mix_l2` belong to mix='scalar', got mix={self.mix!r}")
 
     @property
     def hidden_size(self) -> int:
