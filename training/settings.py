@@ -59,7 +59,7 @@ def check_choices(settings: Any, choices: dict[str, tuple[Any, ...]]) -> None:
         value = getattr(settings, name)
         if value not in allowed:
             listed = ", ".join(str(choice) for choice in allowed if choice is not None)
-            raise ElmoError(f"`{name}` must be one of {listed}; got {value!r}")
+            raise ElmoError(f"`{name}` must be one of {listed}, got {value!r}")
 
 
 def read_changes(setting: str, changes: Sequence[str], example: str) -> dict[str, Any]:
