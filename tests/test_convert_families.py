@@ -338,9 +338,9 @@ def test_a_word_added_to_the_tokenizer_is_an_unknown_word_with_its_own_spelling(
 def test_word_ids_that_are_missing_or_misshapen_are_named(manylangs: Path) -> None:
     model, tokenizer = ElmoModel.from_pretrained(manylangs), ElmoTokenizer.from_pretrained(manylangs)
     inputs = tokenizer([["one"]], is_split_into_words=True, return_tensors="pt")
-    with pytest.raises(ValueError, match=r"`input_ids`, of shape \(1, 3\)"):
+    with pytest.raises(ValueError, match="pass `input_ids` from its tokenizer"):
         model(char_ids=inputs["char_ids"])
-    with pytest.raises(ValueError, match=r"`input_ids`, of shape \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"`input_ids` must be \(1, 3\), got \(1, 2\)"):
         model(char_ids=inputs["char_ids"], input_ids=inputs["input_ids"][:, 1:])
 
 

@@ -207,7 +207,7 @@ def test_a_str_for_sentences_and_a_number_for_a_word_are_refused(model: ElmoMode
     embedder = ElmoEmbedder(model, ElmoTokenizer())
     with pytest.raises(TypeError, match="an iterable of sentences"):
         next(embedder.embed("one sentence"))
-    with pytest.raises(TypeError, match="word 1 of a sentence is 7"):
+    with pytest.raises(TypeError, match="a word must be a str, got 7"):
         list(embedder.embed([["a"], ["b", 7]]))  # type: ignore[list-item]
 
 
