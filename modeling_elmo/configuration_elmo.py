@@ -11,8 +11,11 @@ from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 from .tokenization_elmo import ElmoTokenizer
+
+logger = logging.get_logger(__name__)
 
 # Every class a saved folder can be loaded through. A folder carries the whole map, whichever class wrote it.
 AUTO_MAP = {
@@ -33,13 +36,16 @@ _TRANSFORMERS_KEYS = {
     "_name_or_path",
     "attn_implementation",
     "auto_map",
+    "custom_pipelines",
     "experts_implementation",
     "model_type",
     "name_or_path",
     "num_labels",
     "output_attentions",
     "quantization_config",
+    "tie_word_embeddings",
     "torch_dtype",
+    "transformers_version",
     "transformers_weights",
 }
 
@@ -173,6 +179,24 @@ class ElmoConfig(PreTrainedConfig):
             hint = f"; did you mean `{near[0]}`?" if near else f"; known keys: {', '.join(sorted(known))}"
             raise ValueError(f"ElmoConfig does not know `{unknown[0]}`{hint}")
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Make a config of what a file holds. Keys that this version does not know are kept, with a warning."""
+        known = {known_field.name for known_field in fields(cls)} | _TRANSFORMERS_KEYS
+        unknown = sorted(set(config_dict) - known)
+        made = super().from_dict({key: config_dict[key] for key in config_dict if key in known}, **kwargs)
+        config = made[0] if isinstance(made, tuple) else made
+        for key in unknown:
+            setattr(config, key, config_dict[key])
+        if unknown:
+            logger.warning(f"Kept keys of a config that this version of ElmoConfig does not know: {', '.join(unknown)}")
+        return made
+
+    @classmethod
+    def from_json_file(cls, json_file: str | os.PathLike) -> "ElmoConfig":
+        """Make a config of a JSON file."""
+        return cls.from_dict(cls._dict_from_json_file(json_file))
 
     def validate_architecture(self) -> None:
         """Refuse sizes that cannot be built, naming the field. Called by `@strict` after it has checked the types."""

@@ -22,7 +22,9 @@ import modeling_elmo
 
 PACKAGE = "transformers_suites"
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = Path(os.environ.get("TRANSFORMERS_SOURCE", ROOT / ".conformance" / f"transformers-{transformers.__version__}"))
+FOLDER = Path(
+    os.environ.get("TRANSFORMERS_SOURCE", ROOT / ".conformance" / f"transformers-{transformers.__version__}")
+)
 TESTS = FOLDER / "tests"
 
 # Arguments that every config takes, each with a value that is not its default.
@@ -139,7 +141,13 @@ def load() -> types.SimpleNamespace:
         mock.patch("transformers.utils.direct_transformers_import", return_value=modeling_elmo),
     ):
         modules = {}
-        for name in ("modeling_common", "configuration_common", "tokenization_common", "pipeline_mixin", "training_mixin"):
+        for name in (
+            "modeling_common",
+            "configuration_common",
+            "tokenization_common",
+            "pipeline_mixin",
+            "training_mixin",
+        ):
             modules[name] = importlib.import_module(f"{PACKAGE}.test_{name}")
     # The suites tell by these tables what a class is for, as for a model that is part of transformers.
     modeling = modules["modeling_common"]

@@ -22,6 +22,8 @@ def shared() -> Path:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers of transformers' common suites, which tests/test_common.py runs."""
-    names = "accelerate_tests flash_attn_test flash_attn_3_test flash_attn_4_test is_pipeline_test is_training_test order"
+    names = (
+        "accelerate_tests flash_attn_test flash_attn_3_test flash_attn_4_test is_pipeline_test is_training_test order"
+    )
     for name in (*names.split(), "slow", "torch_compile_test"):
         config.addinivalue_line("markers", f"{name}: of transformers' common suites")

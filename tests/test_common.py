@@ -126,7 +126,11 @@ MODELS: dict[str, tuple[type, dict[str, Any], bool]] = {
     "PreTraining": (ElmoForPreTraining, {}, False),
     "SampledPreTraining": (ElmoForPreTraining, {"num_negatives": 8}, False),
     "SequenceClassification": (ElmoForSequenceClassification, {}, False),
-    "SequenceClassificationWithWordVectors": (ElmoForSequenceClassification, {"word_vector_dim": 5, "train_word_vectors": True}, False),
+    "SequenceClassificationWithWordVectors": (
+        ElmoForSequenceClassification,
+        {"word_vector_dim": 5, "train_word_vectors": True},
+        False,
+    ),
     "PairClassification": (ElmoForSequenceClassification, {"sequence_encoder": "esim"}, True),
     "TokenClassification": (ElmoForTokenClassification, {}, False),
     "TokenClassificationWithoutCrf": (ElmoForTokenClassification, {"use_crf": False}, False),
@@ -176,7 +180,9 @@ class TestTraining(suites.TrainingTesterMixin, unittest.TestCase):
     def setUp(self) -> None:
         self.model_tester = ElmoModelTester(self)
 
-    def _create_text_training_batch(self, batch_size: int, seq_length: int, vocab_size: int) -> dict[str, torch.Tensor]:
+    def _create_text_training_batch(
+        self, batch_size: int, seq_length: int, vocab_size: int
+    ) -> dict[str, torch.Tensor]:
         batch = super()._create_text_training_batch(batch_size, seq_length, vocab_size)
         width = self.model_tester.get_config().max_characters_per_token
         batch["char_ids"] = batch["input_ids"].unsqueeze(-1).expand(-1, -1, width).contiguous()
