@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
@@ -36,6 +36,8 @@ from .layers_elmo import (
 from .recurrence_elmo import States
 from .threads_elmo import can_train_in_parallel, run_in_parallel, train_in_parallel
 from .tokenization_elmo import BYTE_MARKERS, DICTIONARY_MARKERS, Markers
+
+logger = logging.get_logger(__name__)
 
 # Base of the polynomial hash that finds the distinct words of a batch; odd, so that its powers never vanish.
 HASH_BASE = 0x5851F42D4C957F2D
@@ -144,6 +146,11 @@ def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
     )
 
 
+def warn_about_attentions(output_attentions: bool | None) -> None:
+    if output_attentions:
+        logger.warning_once("`output_attentions` has no effect: LSTMs have no attention weights")
+
+
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put the model in eval mode, and back afterwards."""
@@ -191,11 +198,29 @@ class ElmoPreTrainedModel(PreTrainedModel):
         if isinstance(module, (nn.Linear, nn.Conv1d)) and module.bias is not None:
             init.constant_(module.bias, CARRY_BIAS if isinstance(module, CarryGate) else 0.0)
 
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """Return a batch of two sentences of three words."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (2, 3, self.config.max_characters_per_token)
+        char_ids = torch.randint(1, self.config.char_vocab_size, shape, generator=generator)
+        input_ids = torch.full(shape[:2], self.config.unk_token_id)
+        mask = torch.ones_like(input_ids)
+        return {"input_ids": input_ids.to(self.device), "char_ids": char_ids.to(self.device), "attention_mask": mask}
+
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        raise ValueError(
-            "ELMo has no token embeddings to resize: it spells every word in characters, words added to the tokenizer "
-            "included"
-        )
+        """Resize the vectors of words, where the model has any, to a tokenizer with more words."""
+        tables = []
+        for name, module in self.named_modules():
+            if name.rpartition(".")[2] in ("word_embedding", "word_embeddings", "softmax"):
+                tables.append(name)
+        if len(tables) != 1 or tables == ["softmax"]:
+            found = " and ".join(tables) or "none"
+            raise ValueError(
+                "only a model with one table of words can be resized: ELMo spells every word in characters, words "
+                f"added to the tokenizer included; this one has {found}"
+            )
+        return super().resize_token_embeddings(*args, **kwargs)
 
 
 class ElmoModel(ElmoPreTrainedModel):
@@ -221,12 +246,13 @@ class ElmoModel(ElmoPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        embedding = self.char_encoder.char_embedding or self.char_encoder.word_embedding
+        """Return the embedding of words where the model has one, otherwise that of characters."""
+        embedding = self.char_encoder.word_embedding or self.char_encoder.char_embedding
         assert embedding is not None
         return embedding
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        name = "word_embedding" if self.char_encoder.char_embedding is None else "char_embedding"
+        name = "char_embedding" if self.char_encoder.word_embedding is None else "word_embedding"
         setattr(self.char_encoder, name, value)
 
     def freeze_bilm(self, frozen: bool = True) -> None:
@@ -250,8 +276,10 @@ class ElmoModel(ElmoPreTrainedModel):
         char_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         states: States | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         keep_sentence_markers: bool | None = None,
         return_dict: bool | None = None,
@@ -267,10 +295,14 @@ class ElmoModel(ElmoPreTrainedModel):
                 1 for real words; by default, the words whose characters are not all 0.
             token_type_ids (`(B, T)`, *optional*):
                 Segments of a row; each goes through the biLM as a sentence of its own.
+            inputs_embeds (`(B, T, P)`, *optional*):
+                Context-free word vectors for the LSTMs to read, instead of those made from the characters.
             states (`tuple`, *optional*):
                 States to start from instead of zeros: the `.states` of an earlier call, whose batch size may differ.
             use_cache (`bool`, *optional*):
                 Whether to return the final states.
+            output_attentions (`bool`, *optional*):
+                Without effect: LSTMs have no attention weights.
             output_hidden_states (`bool`, *optional*):
                 Whether to return every layer.
             keep_sentence_markers (`bool`, *optional*):
@@ -282,16 +314,22 @@ class ElmoModel(ElmoPreTrainedModel):
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         if keep_sentence_markers is None:
             keep_sentence_markers = config.keep_sentence_markers
-        if char_ids is None:
+        warn_about_attentions(output_attentions)
+        if char_ids is None and (inputs_embeds is None or not keep_sentence_markers):
             raise ValueError("ElmoModel needs `char_ids`: encode the text with ElmoTokenizer and pass all it returns")
-        mask = self._check_inputs(char_ids, attention_mask, token_type_ids, states, use_cache)
+        mask = self._check_inputs(char_ids, inputs_embeds, attention_mask, token_type_ids, states, use_cache)
 
         packing = pack(mask, token_type_ids)
-        rows = self._append_word_ids(char_ids, input_ids) if config.word_embedding_dim else char_ids
-        distinct, index, keys = distinct_rows(rows.flatten(0, 1)[packing.forward_index])
+        if inputs_embeds is None:
+            assert char_ids is not None
+            rows = self._append_word_ids(char_ids, input_ids) if config.word_embedding_dim else char_ids
+            rows, index, keys = distinct_rows(rows.flatten(0, 1)[packing.forward_index])
+        else:
+            rows, keys = inputs_embeds.flatten(0, 1)[packing.forward_index].to(self.dtype), None
+            index = torch.arange(len(rows), device=rows.device)
         flat = index.new_zeros(mask.numel()).index_copy(0, packing.forward_index, index)
         word_index = torch.stack([index, flat[packing.backward_index]])  # (2, N)
-        words, outputs, new_states = self._read(distinct, keys, word_index, states, packing)
+        words, outputs, new_states = self._read(rows, keys, word_index, states, packing)
         layers = []
         for forward, backward in (words[word_index], *outputs):
             zeros = forward.new_zeros(mask.numel(), forward.shape[1])
@@ -299,15 +337,16 @@ class ElmoModel(ElmoPreTrainedModel):
             right = zeros.index_copy(0, packing.backward_index, backward)
             layers.append(torch.cat([left, right], dim=-1).unflatten(0, mask.shape).to(self.dtype))  # (B, T, 2P)
 
-        new_mask = None
-        if not keep_sentence_markers:
-            layers, new_mask = self._drop_markers(layers, char_ids, mask, token_type_ids)
         if self.scalar_mix is not None:
-            mixed = self.scalar_mix(layers, mask if new_mask is None else new_mask)
+            mixed = self.scalar_mix(layers, mask)
         elif self.mix == "average":
             mixed = torch.stack(layers).mean(0)
         else:
             mixed = layers[-1]
+        new_mask = None
+        if not keep_sentence_markers:
+            assert char_ids is not None
+            (mixed, *layers), new_mask = self._drop_markers([mixed, *layers], char_ids, mask, token_type_ids)
         return ElmoModelOutput(
             last_hidden_state=mixed,
             hidden_states=tuple(layers) if output_hidden_states else None,
@@ -350,15 +389,18 @@ class ElmoModel(ElmoPreTrainedModel):
     ) -> tuple[Tensor, Sequence[Sequence[Tensor]], States]:
         """Run both language models over words that are given by distinct rows (U, C) and an index (2, N).
 
+        Instead of characters, the rows may hold the words' vectors (U, P).
         Returns the words' vectors (U, P), each layer's outputs (N, P), forward and backward, and the states after it.
         """
         config = self.config
         models: Sequence[ElmoLanguageModel] = (self.forward_lm, self.backward_lm)
-        packed = self._packed = prepare(self._packed, self.char_encoder, models, states or ())
-        if packed is None:
-            words = self.char_encoder(rows)
-        else:
-            words, models = packed.encode(rows, keys), packed.models
+        words = rows if rows.is_floating_point() else None
+        inputs = (*(states or ()), *(() if words is None else (words,)))
+        packed = self._packed = prepare(self._packed, self.char_encoder, models, inputs)
+        if packed is not None:
+            models = packed.models
+        if words is None:
+            words = self.char_encoder(rows) if packed is None else packed.encode(rows, keys)
         sentences = len(packing.order)
         if states is None:
             dtype = torch.promote_types(words.dtype, torch.float32)  # as everything that a recurrence adds up
@@ -415,22 +457,32 @@ class ElmoModel(ElmoPreTrainedModel):
 
     def _check_inputs(
         self,
-        char_ids: Tensor,
+        char_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
         states: States | None,
         use_cache: bool,
     ) -> Tensor:
         """Refuse inputs of the wrong shape; return the (B, T) mask of real words."""
-        width = self.config.max_characters_per_token
-        if char_ids.ndim != 3 or char_ids.shape[-1] != width:
-            raise ValueError(f"`char_ids` must be (batch, words, {width}), got {tuple(char_ids.shape)}")
+        widths = {"char_ids": self.config.max_characters_per_token, "inputs_embeds": self.config.projection_dim}
+        shape = torch.Size()
+        for (name, width), words in zip(widths.items(), (char_ids, inputs_embeds), strict=True):
+            if words is not None:
+                shape = words.shape[:2]
+                if words.ndim != 3 or words.shape[-1] != width:
+                    raise ValueError(f"`{name}` must be (batch, words, {width}), got {tuple(words.shape)}")
         for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if tensor is not None and tensor.shape != char_ids.shape[:2]:
-                raise ValueError(f"`{name}` must be {tuple(char_ids.shape[:2])}, got {tuple(tensor.shape)}")
+            if tensor is not None and tensor.shape != shape:
+                raise ValueError(f"`{name}` must be {tuple(shape)}, got {tuple(tensor.shape)}")
         if token_type_ids is not None and (states is not None or use_cache) and bool(token_type_ids.any()):
             raise ValueError("states are carried from sentence to sentence of a row: rows cannot be pairs")
-        return char_ids.any(-1) if attention_mask is None else attention_mask.bool()
+        if attention_mask is not None:
+            return attention_mask.bool()
+        if char_ids is not None:
+            return char_ids.any(-1)
+        assert inputs_embeds is not None
+        return inputs_embeds.new_ones(shape, dtype=torch.bool)
 
     def _extend_states(self, states: States, sentences: int) -> States:
         """Return states for at least so many sentences, zeros after the given ones: (2, L, S, P) and (2, L, S, M)."""

@@ -151,16 +151,20 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         token_type_ids: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> SequenceClassifierOutput:
         """Score texts, or pairs for ESIM. See [`ElmoTaskModel`] for the arguments.
 
         The labels are classes `(B,)`, values if `config.problem_type` is `"regression"`, or `(B, num_labels)` of 0 and
         1 for several labels per text.
         """
-        texts = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
+        texts, layers = self._read(*inputs, output_hidden_states, output_attentions)
         logits = self.network(*texts)
         loss = None if labels is None else self._loss(logits, labels)
-        return self._output(SequenceClassifierOutput, loss, logits=logits)
+        return self._output(SequenceClassifierOutput, loss, logits=logits, hidden_states=layers)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss of the config's `problem_type`, which the first labels decide if it is not set."""
@@ -200,6 +204,9 @@ class ElmoForMultipleChoice(ElmoTaskModel):
         token_type_ids: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> MultipleChoiceModelOutput:
         """Score the endings of each text. See [`ElmoTaskModel`] for the arguments.
 
@@ -211,10 +218,11 @@ class ElmoForMultipleChoice(ElmoTaskModel):
         batch, choices, words = input_ids.shape
         # The stock collator flattens what it does not know: characters come as (B, choices, T * C).
         char_ids = char_ids.reshape(batch, choices, words, self.config.max_characters_per_token)
-        rows = flatten_rows(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
-        logits = self.network(*self._read(*rows)).view(batch, choices)
+        rows = flatten_rows(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
+        texts, layers = self._read(*rows, output_hidden_states, output_attentions)
+        logits = self.network(*texts).view(batch, choices)
         loss = None
         if labels is not None:
             check_labels(labels, choices)
             loss = mean_loss(logits, labels)
-        return self._output(MultipleChoiceModelOutput, loss, logits=logits)
+        return self._output(MultipleChoiceModelOutput, loss, logits=logits, hidden_states=layers)

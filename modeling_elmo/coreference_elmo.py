@@ -340,12 +340,15 @@ class ElmoCoreferenceOutput(ModelOutput):
             How likely each is a mention. 0 where there is no span.
         predictions (`torch.LongTensor` of shape `(B, M, 3)`, *optional*, in eval mode):
             The mentions, by position, as the labels are: first word, last word excluded, and number of the cluster.
+        hidden_states (`tuple(torch.FloatTensor)`, *optional*, with `output_hidden_states=True`):
+            The biLM's layers of all sentences, L + 1 tensors of shape `(B, S, T, 2P)`.
     """
 
     loss: Tensor | None = None
     spans: Tensor | None = None
     mention_scores: Tensor | None = None
     predictions: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class ElmoForCoreferenceResolution(ElmoWordEncoder):
@@ -373,6 +376,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         attention_mask: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> ElmoCoreferenceOutput:
         """Find the mentions in documents of S sentences. See [`ElmoTaskModel`] for the arguments.
 
@@ -384,6 +388,15 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
             raise ValueError(
                 "ElmoForCoreferenceResolution needs `char_ids` of (documents, sentences, words, characters)"
             )
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        layers = None
+        if output_hidden_states and self.config.elmo_placement != "none":
+            if bilm_layers is None:
+                ids, characters, mask = flatten_rows(input_ids, char_ids, attention_mask)
+                bilm_layers = self.bilm_layers(characters, mask, None, ids).unflatten(0, char_ids.shape[:2])
+            layers = self._split_layers(bilm_layers)
+            bilm_layers = torch.cat([layers[0][..., : self.config.projection_dim], *layers[1:]], dim=-1)
         words = self._encode(input_ids, char_ids, attention_mask, bilm_layers)
         scores, allowed, rankings = self.ranking(words)
         singletons = self.config.predict_singletons
@@ -409,6 +422,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
             spans=pad_sequence(spans, batch_first=True, padding_value=IGNORED),
             mention_scores=pad_sequence(mention_scores, batch_first=True),
             predictions=pad_sequence(predictions, batch_first=True, padding_value=IGNORED) if predictions else None,
+            hidden_states=layers,
         )
 
     def _encode(
@@ -431,7 +445,8 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
             count = max(TOKENS_AT_ONCE // int(lengths[order[0]]), 1)
             group, order = order[:count], order[count:]
             columns = mask[group].any(0).nonzero().squeeze(1)
-            (text,) = self._read(*(None if tensor is None else tensor[group][:, columns] for tensor in rows))
+            group_rows = (None if tensor is None else tensor[group][:, columns] for tensor in rows)
+            (text,), _ = self._read(*group_rows, output_hidden_states=False)
             states = self.encoder_dropout(self.encoder(text.features, text.mask))
             features.append(text.features[text.mask])
             encoded.append(text.join_elmo(states)[text.mask])
@@ -449,11 +464,11 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         A mention is a span of the document's words, numbered across sentences: its first word and one past its last.
         """
         rows = [list(sentence) for sentence in sentences]
-        if not any(rows) or isinstance(sentences[0], str):
+        if not any(rows) or any(isinstance(sentence, str) for sentence in sentences):
             raise ValueError(f"`sentences` must be lists of words, not all empty; got {str(sentences)[:60]!r}")
         inputs = tokenizer(rows, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
         with eval_mode(self):
-            output = self(**{name: tensor[None] for name, tensor in inputs.items()})
+            output = self(**{name: tensor[None] for name, tensor in inputs.items()}, return_dict=True)
         clusters: dict[int, list[tuple[int, int]]] = {}
         for first, end, cluster in output.predictions[0].tolist():
             clusters.setdefault(cluster, []).append((first, end))

@@ -26,6 +26,7 @@ from .bilm_elmo import (
     distinct_rows,
     markers_of,
     pack,
+    warn_about_attentions,
     word_mask,
 )
 from .configuration_elmo import ElmoConfig
@@ -276,6 +277,10 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         token_type_ids (`(B, T)`, *optional*): 0 and 1 for the first and the second text of a pair.
         bilm_layers (`(B, T, (2L + 1)P)`, *optional*): what [`ElmoTaskModel.bilm_layers`] returned for these texts.
         labels (*optional*): what the task's loss is computed from; -100 for what has no label.
+        inputs_embeds (`(B, T, P)`, *optional*): context-free word vectors for the biLM, as [`ElmoModel`] takes them.
+        output_hidden_states (`bool`, *optional*): whether to return the biLM's layers as `hidden_states`; there are
+            none with `elmo_placement="none"`.
+        output_attentions (`bool`, *optional*): without effect; LSTMs have no attention weights.
         num_items_in_batch (`int`, *optional*): the labels of a whole step, when it is made of several batches.
         return_dict (`bool`, *optional*): whether to return an output object rather than a tuple.
     """
@@ -333,10 +338,20 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             requested = ElmoConfig.from_pretrained(requested or folder, **location, **labels)
         names = {int(number): name for number, name in requested.id2label.items()}
         if saved.architectures == [cls.__name__] and names != saved.id2label:
-            raise ValueError(
+            raise RuntimeError(  # as transformers does for weights of other sizes
                 f"{folder} was trained for the labels {', '.join(saved.id2label.values())}, not for "
                 f"{', '.join(names.values())}: start from its biLM, or pass ignore_mismatched_sizes=True"
             )
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the word vectors where the model has any, otherwise the biLM's embedding."""
+        return self.elmo.get_input_embeddings() if self.word_embeddings is None else self.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        if self.word_embeddings is None:
+            self.elmo.set_input_embeddings(value)
+        else:
+            self.word_embeddings = value
 
     def post_init(self) -> None:
         super().post_init()
@@ -391,25 +406,47 @@ class ElmoTaskModel(ElmoPreTrainedModel):
 
         They are the `hidden_states`, concatenated. Both halves of the first are the same, so it is kept once.
         """
+        first, *rest = self._run_bilm(input_ids, char_ids, attention_mask, token_type_ids)
+        return torch.cat([first[..., : self.config.projection_dim], *rest], dim=-1)
+
+    def _run_bilm(
+        self,
+        input_ids: Tensor | None,
+        char_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        inputs_embeds: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return the biLM's layers, each (B, T, 2P)."""
         output = self.elmo(
             input_ids=input_ids,
             char_ids=char_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            use_cache=False,
             output_hidden_states=True,
             keep_sentence_markers=True,
+            return_dict=True,
         )
-        first, *rest = output.hidden_states
-        return torch.cat([first[..., : self.config.projection_dim], *rest], dim=-1)
+        return output.hidden_states
 
-    def _mix(self, layers: Tensor) -> list[Tensor | None]:
-        """Mix words' layers (N, (2L + 1)P) into the vectors (N, 2P) of the input and the output, None if unused."""
+    def _split_layers(self, bilm_layers: Tensor) -> tuple[Tensor, ...]:
+        """Return the layers that [`ElmoTaskModel.bilm_layers`] has concatenated, each (B, T, 2P)."""
         sizes = [self.config.hidden_size] * self.config.num_hidden_layers
-        first, *rest = layers.split([self.config.projection_dim, *sizes], dim=-1)
-        all_layers = (torch.cat([first, first], dim=-1), *rest)
+        first, *rest = bilm_layers.split([self.config.projection_dim, *sizes], dim=-1)
+        return torch.cat([first, first], dim=-1), *rest
+
+    def _mix(self, layers: Sequence[Tensor], mask: Tensor, words: Tensor) -> list[Tensor | None]:
+        """Mix layers (B, T, 2P) into the words' vectors (N, 2P) at the input and the output, None if unused.
+
+        As in AllenNLP, a mix that normalises counts the sentence markers too.
+        """
+        read = mask if self.config.mix_layer_norm else words
+        read_layers = [layer[read] for layer in layers]
         mixed: list[Tensor | None] = []
         for mix in (self.input_mix, self.output_mix):
-            mixed.append(None if mix is None else self.elmo_dropout(mix(all_layers)))
+            mixed.append(None if mix is None else self.elmo_dropout(mix(read_layers)[words[read]]))
         return mixed
 
     def _read(
@@ -419,8 +456,17 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
         bilm_layers: Tensor | None,
-    ) -> list[Words]:
-        """Begin a `forward`: return the words of the one or two texts of a row, with their features."""
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> tuple[list[Words], tuple[Tensor, ...] | None]:
+        """Begin a `forward`: return the words of the one or two texts of a row, with their features.
+
+        Beside them, the biLM's layers if the caller asked for them.
+        """
+        warn_about_attentions(output_attentions)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         name = type(self).__name__
         if char_ids is None:
             raise ValueError(f"{name} needs `char_ids`: encode the text with ElmoTokenizer")
@@ -435,23 +481,28 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         if self.word_embeddings is not None:
             if input_ids is None:
                 raise ValueError(f"{name} needs `input_ids` to look up word vectors")
-            features.append(self.dropout(self.word_embeddings(input_ids[words])))
+            ids = input_ids[words]
+            ids = ids.where(ids < self.word_embeddings.num_embeddings, self.config.unk_token_id)  # added words
+            features.append(self.dropout(self.word_embeddings(ids)))
         if self.character_cnn is not None and self.config.head_char_filters:
             cnn = self.get_submodule(self.character_cnn)
             features.append(self.dropout(cnn(char_ids[words])))
+        layers = None
         if self.config.elmo_placement != "none":
             if bilm_layers is None:
-                bilm_layers = self.bilm_layers(char_ids, attention_mask, token_type_ids, input_ids)
-            at_input, elmo = self._mix(bilm_layers[words])
+                layers = self._run_bilm(input_ids, char_ids, attention_mask, token_type_ids, inputs_embeds)
+            else:
+                layers = self._split_layers(bilm_layers)
+            at_input, elmo = self._mix(layers, mask, words)
             if at_input is not None:
                 features.append(at_input)
         joined = torch.cat(features, dim=-1)
         if token_type_ids is None:
-            return [self._layout(joined, elmo, words, words)]
+            token_type_ids = torch.zeros_like(words, dtype=torch.long)
         texts = []
         for number in range(self.texts_per_row):
             texts.append(self._layout(joined, elmo, words, words & (token_type_ids == number)))
-        return texts
+        return texts, layers if output_hidden_states else None
 
     @staticmethod
     def _layout(features: Tensor, elmo: Tensor | None, words: Tensor, chosen: Tensor) -> Words:

@@ -115,7 +115,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         segments: Tensor | None = None,
         negatives: Negatives | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> ElmoForPreTrainingOutput:
@@ -164,9 +166,12 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             char_ids=char_ids,
             attention_mask=attention_mask,
             states=states,
+            inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            output_attentions=output_attentions,
             output_hidden_states=True,
             keep_sentence_markers=True,
+            return_dict=True,
         )
         keeps_layers = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         rest = {"hidden_states": output.hidden_states if keeps_layers else None, "states": output.states}
@@ -252,7 +257,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             raise ValueError(f"`position` must be from 0 to {len(words) - 1}, got {position}")
         with eval_mode(self):
             inputs = tokenizer([list(words)], is_split_into_words=True, return_tensors="pt").to(self.device)
-            top = self.elmo(**inputs, output_hidden_states=True, keep_sentence_markers=True).hidden_states[-1][0]
+            options = {"output_hidden_states": True, "keep_sentence_markers": True, "return_dict": True}
+            top = self.elmo(**inputs, **options).hidden_states[-1][0]
             forward, backward = top.chunk(2, dim=-1)
             # `<S>` is at 0, so the word is at position + 1, between its neighbours.
             logits = self.softmax(forward[position]) + self.softmax(backward[position + 2])

@@ -274,12 +274,15 @@ class ElmoQuestionAnsweringOutput(ModelOutput):
         predictions (`torch.FloatTensor` of shape `(B, 3)`, *optional*, in eval mode):
             Positions of the first and the last word of the best answer of at most `config.max_answer_words` words,
             and the sum of their logits, which windows of one context are compared by; -100 without a context.
+        hidden_states (`tuple(torch.FloatTensor)`, *optional*, with `output_hidden_states=True`):
+            The biLM's layers, as in [`ElmoModelOutput`].
     """
 
     loss: Tensor | None = None
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
     predictions: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class Answer(NamedTuple):
@@ -321,13 +324,17 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         bilm_layers: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> ElmoQuestionAnsweringOutput:
         """Answer questions, in pairs of a question and a context. See [`ElmoTaskModel`] for the arguments.
 
         Instead of labels, `start_positions` and `end_positions` `(B,)` are where the answer's first and last word are
         in the row, -100 where the row has no answer to learn from.
         """
-        question, context = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
+        (question, context), layers = self._read(*inputs, output_hidden_states, output_attentions)
         starts, ends = self.reader(question, context)  # (B, T')
         start_logits = context.to_input(starts, IMPOSSIBLE)
         end_logits = context.to_input(ends, IMPOSSIBLE)
@@ -347,6 +354,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
             start_logits=start_logits,
             end_logits=end_logits,
             predictions=predictions,
+            hidden_states=layers,
         )
 
     @torch.no_grad()
@@ -367,7 +375,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
             questions = [question_words] * len(batch)
             inputs = tokenizer(questions, contexts, is_split_into_words=True, padding=True, return_tensors="pt")
             with eval_mode(self):
-                output = self(**inputs.to(self.device))
+                output = self(**inputs.to(self.device), return_dict=True)
             totals.append(torch.stack([output.start_logits, output.end_logits]).flatten(1).logsumexp(1))
             for row, (first, last, score) in enumerate(output.predictions.tolist()):
                 words = [batch[row][0] + inputs.token_to_word(row, int(position)) for position in (first, last)]

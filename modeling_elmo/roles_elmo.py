@@ -280,13 +280,17 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         predicate_index: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> ElmoSemanticRoleLabelerOutput:
         """Label the words by their roles. See [`ElmoTaskModel`] for the arguments.
 
         A sentence with several predicates is a row for each. `predicate_index` `(B,)` is where the predicate is in
         each row, `<S>` included: the first word is at 1. The labels are `(B, T)`.
         """
-        (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
+        (text,), layers = self._read(*inputs, output_hidden_states, output_attentions)
         is_predicate = _predicate_mask(predicate_index, text)
         indicator = self.predicate_embeddings(is_predicate.long()) * text.mask[..., None]
         encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)
@@ -304,7 +308,8 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
             best = best_labels(log_p, text.mask, scores)
             predictions = text.to_input(best, IGNORED)
         logits = text.to_input(log_p, 0.0)
-        return self._output(ElmoSemanticRoleLabelerOutput, loss, share, logits=logits, predictions=predictions)
+        fields = {"logits": logits, "predictions": predictions, "hidden_states": layers}
+        return self._output(ElmoSemanticRoleLabelerOutput, loss, share, **fields)
 
     @torch.no_grad()
     def label(
@@ -321,7 +326,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         inputs = tokenizer([list(words)] * len(predicate_index), is_split_into_words=True, return_tensors="pt")
         inputs["predicate_index"] = torch.tensor(predicate_index) + 1  # after `<S>`
         with eval_mode(self):
-            output = self(**inputs.to(self.device))
+            output = self(**inputs.to(self.device), return_dict=True)
         found = []
         for row in output.predictions.tolist():
             labels = [self.config.id2label[number] for number in row if number != IGNORED]

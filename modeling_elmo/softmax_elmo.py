@@ -167,11 +167,12 @@ class ElmoSoftmax(nn.Module):
     ) -> Tensor:
         """Return logits (..., V) for hidden (..., P); for targets (N,) the sum of their losses, or "none": each one's.
 
-        Padding has the logit minus infinity. Losses of each target are of the full softmax and without gradients.
+        Padding has the lowest logit there is. Losses of each target are of the full softmax and without gradients.
         """
         if targets is None:
             logits = F.linear(hidden, self.weight, self.bias)
-            return logits.index_fill(-1, torch.zeros(1, dtype=torch.long, device=logits.device), -math.inf)
+            padding = torch.zeros(1, dtype=torch.long, device=logits.device)
+            return logits.index_fill(-1, padding, torch.finfo(logits.dtype).min)
         if reduction == "none":
             return -self.log_probabilities(hidden, targets)
         return self.loss(hidden, targets, negatives)

@@ -173,14 +173,17 @@ class ElmoTokenClassifierOutput(ModelOutput):
         loss (`torch.FloatTensor`, *optional*, with labels):
             -log p of the labels, the mean over sentences with a CRF, over words without.
         logits (`torch.FloatTensor` of shape `(B, T, num_labels)`):
-            log p of each label of each word; in training mode, with a CRF, each word's own scores.
+            log p of each label of each word; in training mode, with labels and a CRF, each word's own scores.
         predictions (`torch.LongTensor` of shape `(B, T)`, *optional*, in eval mode):
             The best label sequence that the tag scheme allows, -100 where there is no word.
+        hidden_states (`tuple(torch.FloatTensor)`, *optional*, with `output_hidden_states=True`):
+            The biLM's layers, as in [`ElmoModelOutput`].
     """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
     predictions: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class ElmoForTokenClassification(ElmoWordEncoder):
@@ -203,9 +206,13 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> ElmoTokenClassifierOutput:
         """Label the words, by labels `(B, T)`; a CRF does not use `num_items_in_batch`. See [`ElmoTaskModel`]."""
-        (text,) = self._read(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
+        inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
+        (text,), layers = self._read(*inputs, output_hidden_states, output_attentions)
         encoded = self.dropout(self.encoder(text.features, text.mask))
         emissions = self.classifier(text.join_elmo(encoded)).float()  # (B, T', K)
         scores = without_transitions(emissions) if self.crf is None else self.crf()
@@ -220,13 +227,16 @@ class ElmoForTokenClassification(ElmoWordEncoder):
             else:
                 loss = crf_loss(emissions, text.mask, targets, scores) / max(len(labels), 1)
         logits, predictions = emissions, None
-        if not self.training:
+        if not self.training or labels is None:
+            # Also for a loss on the logits in place of the labels', such as Trainer's with label smoothing.
             scores = restrict_to_scheme(scores, self.config, self.config.tag_scheme)
             logits = log_marginals(emissions, text.mask, scores)
+        if not self.training:
             best = best_labels(emissions, text.mask, scores)
             predictions = text.to_input(best, IGNORED)
         logits = text.to_input(logits, 0.0)
-        return self._output(ElmoTokenClassifierOutput, loss, share, logits=logits, predictions=predictions)
+        fields = {"logits": logits, "predictions": predictions, "hidden_states": layers}
+        return self._output(ElmoTokenClassifierOutput, loss, share, **fields)
 
     @torch.no_grad()
     def decode(self, **inputs: Tensor) -> list[list[int]]:
