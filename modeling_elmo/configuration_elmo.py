@@ -123,6 +123,8 @@ class ElmoConfig(PreTrainedConfig):
     """
 
     model_type = "elmo"
+    # What Trainer leaves out of predictions, so that they are the logits of the task.
+    keys_to_ignore_at_inference = ["forward_loss", "backward_loss", "hidden_states", "predictions", "states"]
 
     vocab_size: int = 793_472
     spelling: Literal["bytes", "dictionary"] = "bytes"
@@ -190,7 +192,7 @@ class ElmoConfig(PreTrainedConfig):
         for key in unknown:
             setattr(config, key, config_dict[key])
         if unknown:
-            logger.warning(f"Kept keys of a config that this version of ElmoConfig does not know: {', '.join(unknown)}")
+            logger.warning(f"Kept keys of a config that ElmoConfig does not know: {', '.join(unknown)}")
         return made
 
     @classmethod

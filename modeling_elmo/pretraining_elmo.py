@@ -232,9 +232,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             words.append(tokenizer.tokenize(sentence) if isinstance(sentence, str) else list(sentence))
         with eval_mode(self):
             inputs = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
-            output = self.elmo(
-                **inputs, states=states, use_cache=True, output_hidden_states=True, keep_sentence_markers=True
-            )
+            options = {"output_hidden_states": True, "keep_sentence_markers": True, "return_dict": True}
+            output = self.elmo(**inputs, states=states, use_cache=True, **options)
             ids = inputs["input_ids"]
             ids = ids.where(ids != tokenizer.pad_token_id, tokenizer.unk_token_id)  # a word of the text may read so
             # One product with the softmax for all words of the batch.

@@ -180,28 +180,33 @@ class ElmoSoftmax(nn.Module):
     def loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives | None = None) -> Tensor:
         """Return the sum of -log p(target) for hidden (N, P) and targets (N,); with negatives, an estimate.
 
-        Under autocast the products of training are in 16 bits. The true logits and all sums keep their digits.
+        Under autocast, or with weights of 16 bits, so are the products of training. The true logits and all sums keep
+        their digits.
         """
         dtype = dtype_of_products(self.weight)
+        exact = torch.promote_types(self.weight.dtype, torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
-            hidden = hidden.to(self.weight.dtype)
+            hidden = hidden.to(exact)
             if negatives is not None:
                 return self._sampled_loss(hidden, targets, negatives, dtype)
             if not torch.is_grad_enabled() or not any(t.requires_grad for t in (hidden, self.weight, self.bias)):
                 return -self.log_probabilities(hidden, targets).sum()
-            true = (hidden * self.weight[targets]).sum(-1) + self.bias[targets]
+            weight, bias = self.weight.to(exact), self.bias.to(exact)
+            true = (hidden * weight[targets]).sum(-1) + bias[targets]
             hits = torch.arange(len(targets), device=targets.device)
-            return _ChunkedLoss.apply(hidden, true, self.weight[1:], self.bias[1:], hits, targets - 1, dtype)
+            return _ChunkedLoss.apply(hidden, true, weight[1:], bias[1:], hits, targets - 1, dtype)
 
     @torch.no_grad()
     def log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return log p(target) among all words, (N,), in bounded memory for any vocabulary; without gradients."""
+        hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         weights, biases = self.weight[1:].split(WORDS_AT_ONCE), self.bias[1:].split(WORDS_AT_ONCE)
         normalizers = []
         for chunk in hidden.split(max(LOGITS_AT_ONCE // min(WORDS_AT_ONCE, len(self.weight)), 1)):
             parts = []
             for weight, bias in zip(weights, biases, strict=True):
-                parts.append(torch.addmm(bias, chunk, weight.T).logsumexp(1))
+                logits = torch.addmm(bias.to(chunk.dtype), chunk, weight.to(chunk.dtype).T)
+                parts.append(logits.logsumexp(1))
             normalizers.append(torch.stack(parts).logsumexp(0))
         return (hidden * self.weight[targets]).sum(-1) + self.bias[targets] - torch.cat(normalizers)
 
@@ -216,6 +221,7 @@ class ElmoSoftmax(nn.Module):
             weight, bias = _Rows.apply(self.weight, rows), _Rows.apply(self.bias, rows)
         else:
             weight, bias = self.weight[rows], self.bias[rows]
+        weight, bias = weight.to(hidden.dtype), bias.to(hidden.dtype)
         bias = bias - _log_expected_count(rows, len(self.weight), tries)
         place = torch.searchsorted(ids, targets).clamp(max=count - 1)
         is_hit = ids[place] == targets

@@ -4,6 +4,7 @@ import tempfile
 import unittest
 from typing import Any
 
+import common_suites
 import pytest
 import torch
 
@@ -19,8 +20,6 @@ from modeling_elmo import (
     ElmoModel,
     ElmoTokenizer,
 )
-
-import common_suites
 
 if not common_suites.TESTS.is_dir():
     pytest.skip(f"{common_suites.TESTS} not found: run `make conformance`", allow_module_level=True)

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
