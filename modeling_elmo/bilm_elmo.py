@@ -211,7 +211,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vectors of words, where the model has any, to a tokenizer with more words."""
         tables = []
-        for name, module in self.named_modules():
+        for name, _ in self.named_modules():
             if name.rpartition(".")[2] in ("word_embedding", "word_embeddings", "softmax"):
                 tables.append(name)
         if len(tables) != 1 or tables == ["softmax"]:

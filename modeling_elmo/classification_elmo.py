@@ -161,7 +161,7 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         1 for several labels per text.
         """
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
-        texts, layers = self._read(*inputs, output_hidden_states, output_attentions)
+        texts, layers = self._read(inputs, output_hidden_states, output_attentions)
         logits = self.network(*texts)
         loss = None if labels is None else self._loss(logits, labels)
         return self._output(SequenceClassifierOutput, loss, logits=logits, hidden_states=layers)
@@ -219,7 +219,7 @@ class ElmoForMultipleChoice(ElmoTaskModel):
         # The stock collator flattens what it does not know: characters come as (B, choices, T * C).
         char_ids = char_ids.reshape(batch, choices, words, self.config.max_characters_per_token)
         rows = flatten_rows(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
-        texts, layers = self._read(*rows, output_hidden_states, output_attentions)
+        texts, layers = self._read(rows, output_hidden_states, output_attentions)
         logits = self.network(*texts).view(batch, choices)
         loss = None
         if labels is not None:

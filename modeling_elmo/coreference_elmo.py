@@ -393,8 +393,9 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         layers = None
         if output_hidden_states and self.config.elmo_placement != "none":
             if bilm_layers is None:
-                ids, characters, mask = flatten_rows(input_ids, char_ids, attention_mask)
-                bilm_layers = self.bilm_layers(characters, mask, None, ids).unflatten(0, char_ids.shape[:2])
+                ids, mask = flatten_rows(input_ids, attention_mask)
+                bilm_layers = self.bilm_layers(char_ids.flatten(0, 1), mask, None, ids)
+                bilm_layers = bilm_layers.unflatten(0, char_ids.shape[:2])
             layers = self._split_layers(bilm_layers)
             bilm_layers = torch.cat([layers[0][..., : self.config.projection_dim], *layers[1:]], dim=-1)
         words = self._encode(input_ids, char_ids, attention_mask, bilm_layers)
@@ -433,7 +434,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         if attention_mask is None:
             attention_mask = char_ids.any(-1)
         mask = attention_mask.flatten(0, 1).bool()
-        rows = flatten_rows(input_ids, char_ids, attention_mask, None, bilm_layers)
+        rows = flatten_rows(input_ids, char_ids, attention_mask, None, bilm_layers, None)
         lengths = mask.sum(1)
         order = lengths.argsort(descending=True, stable=True)
         order = order[lengths[order] > 0]
@@ -445,8 +446,8 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
             count = max(TOKENS_AT_ONCE // int(lengths[order[0]]), 1)
             group, order = order[:count], order[count:]
             columns = mask[group].any(0).nonzero().squeeze(1)
-            group_rows = (None if tensor is None else tensor[group][:, columns] for tensor in rows)
-            (text,), _ = self._read(*group_rows, output_hidden_states=False)
+            group_rows = [None if tensor is None else tensor[group][:, columns] for tensor in rows]
+            (text,), _ = self._read(group_rows, False, False)
             states = self.encoder_dropout(self.encoder(text.features, text.mask))
             features.append(text.features[text.mask])
             encoded.append(text.join_elmo(states)[text.mask])

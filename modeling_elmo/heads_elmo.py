@@ -450,20 +450,13 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         return mixed
 
     def _read(
-        self,
-        input_ids: Tensor | None,
-        char_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        bilm_layers: Tensor | None,
-        inputs_embeds: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
+        self, inputs: Sequence[Tensor | None], output_hidden_states: bool | None, output_attentions: bool | None
     ) -> tuple[list[Words], tuple[Tensor, ...] | None]:
         """Begin a `forward`: return the words of the one or two texts of a row, with their features.
 
-        Beside them, the biLM's layers if the caller asked for them.
+        Beside them, the biLM's layers if `output_hidden_states` or the config asks for them.
         """
+        input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds = inputs
         warn_about_attentions(output_attentions)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states

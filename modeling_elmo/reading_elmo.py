@@ -334,7 +334,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         in the row, -100 where the row has no answer to learn from.
         """
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
-        (question, context), layers = self._read(*inputs, output_hidden_states, output_attentions)
+        (question, context), layers = self._read(inputs, output_hidden_states, output_attentions)
         starts, ends = self.reader(question, context)  # (B, T')
         start_logits = context.to_input(starts, IMPOSSIBLE)
         end_logits = context.to_input(ends, IMPOSSIBLE)

@@ -290,7 +290,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         each row, `<S>` included: the first word is at 1. The labels are `(B, T)`.
         """
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
-        (text,), layers = self._read(*inputs, output_hidden_states, output_attentions)
+        (text,), layers = self._read(inputs, output_hidden_states, output_attentions)
         is_predicate = _predicate_mask(predicate_index, text)
         indicator = self.predicate_embeddings(is_predicate.long()) * text.mask[..., None]
         encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)

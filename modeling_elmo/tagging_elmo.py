@@ -212,7 +212,7 @@ class ElmoForTokenClassification(ElmoWordEncoder):
     ) -> ElmoTokenClassifierOutput:
         """Label the words, by labels `(B, T)`; a CRF does not use `num_items_in_batch`. See [`ElmoTaskModel`]."""
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
-        (text,), layers = self._read(*inputs, output_hidden_states, output_attentions)
+        (text,), layers = self._read(inputs, output_hidden_states, output_attentions)
         encoded = self.dropout(self.encoder(text.features, text.mask))
         emissions = self.classifier(text.join_elmo(encoded)).float()  # (B, T', K)
         scores = without_transitions(emissions) if self.crf is None else self.crf()

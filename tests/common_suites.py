@@ -130,7 +130,7 @@ def _add_stand_ins() -> None:
 
 
 def load() -> types.SimpleNamespace:
-    """Import the suites' mixins. The pipeline suite reads tiny models from `pipeline_models`, which the caller fills."""
+    """Import the suites' mixins. The pipeline suite reads tiny models from `pipeline_models`, which a test fills."""
     folder = tempfile.mkdtemp(prefix="tiny-models-")
     summary = Path(folder) / "reports" / "tiny_model_summary.json"
     summary.parent.mkdir()

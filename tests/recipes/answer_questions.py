@@ -1,4 +1,6 @@
-"""Fine-tune question answering the way transformers documents it: python answer_questions.py MODEL TRAIN.json TEST.json OUTPUT.
+"""Fine-tune question answering the way transformers documents it.
+
+    python answer_questions.py MODEL TRAIN.json TEST.json OUTPUT
 
 Long contexts become windows that overlap, and the best answer of all windows of a question counts.
 """

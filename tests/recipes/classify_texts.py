@@ -1,4 +1,7 @@
-"""Fine-tune a text classifier the way transformers documents it: python classify_texts.py MODEL TRAIN.csv TEST.csv OUTPUT."""
+"""Fine-tune a text classifier the way transformers documents it.
+
+python classify_texts.py MODEL TRAIN.csv TEST.csv OUTPUT
+"""
 
 import sys
 

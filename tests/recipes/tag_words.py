@@ -1,4 +1,7 @@
-"""Fine-tune a tagger the way transformers documents it: python tag_words.py MODEL TRAIN.json TEST.json OUTPUT."""
+"""Fine-tune a tagger the way transformers documents it.
+
+python tag_words.py MODEL TRAIN.json TEST.json OUTPUT
+"""
 
 import sys
 
