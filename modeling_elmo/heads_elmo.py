@@ -463,11 +463,11 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         name = type(self).__name__
         if char_ids is None:
             raise ValueError(f"{name} needs `char_ids`: encode the text with ElmoTokenizer")
-        if self.texts_per_row == 2 and token_type_ids is None:
-            raise ValueError(f"{name} reads pairs: tokenizer(first, second), with their `token_type_ids`")
         if self.texts_per_row == 1 and token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(f"{name} reads one text per row; pairs need sequence_encoder='esim' or another head")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
+        if self.texts_per_row == 2 and token_type_ids is None:
+            token_type_ids = self._types_of_pairs(char_ids, mask)
         words = word_mask(char_ids, mask, token_type_ids, markers_of(self.config))  # (B, T)
         # Compute features of the N real words alone: most positions of a batch may be padding.
         features, elmo = [], None
@@ -496,6 +496,13 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         for number in range(self.texts_per_row):
             texts.append(self._layout(joined, elmo, words, words & (token_type_ids == number)))
         return texts, layers if output_hidden_states else None
+
+    def _types_of_pairs(self, char_ids: Tensor, mask: Tensor) -> Tensor:
+        """Tell the two texts of each row apart by their `<S>`: (B, T). Some wrappers drop the `token_type_ids`."""
+        begins = (char_ids[..., 1] == markers_of(self.config).sentence_begin) & mask
+        if not (begins.sum(1) == 2).all():
+            raise ValueError(f"{type(self).__name__} reads pairs: tokenizer(first, second)")
+        return (begins.cumsum(1) - 1).clamp(min=0)
 
     @staticmethod
     def _layout(features: Tensor, elmo: Tensor | None, words: Tensor, chosen: Tensor) -> Words:

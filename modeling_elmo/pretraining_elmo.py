@@ -31,6 +31,9 @@ class ElmoForPreTrainingOutput(ModelOutput):
             The mean of the two language models' losses.
         forward_loss, backward_loss (`torch.FloatTensor`, *optional*, with labels):
             Each one's mean of -log p over its predictions; in training mode, with negatives, an estimate.
+        forward_scores, backward_scores (`torch.FloatTensor` of shape `(B, T)`, *optional*, with labels):
+            In eval mode and without gradients, log p of the word at each position, given the words before it and given
+            the words after it; 0 where nothing is to be predicted.
         forward_logits, backward_logits (`torch.FloatTensor` of shape `(B, T, V)`, *optional*, without labels):
             What the forward language model expects after each position, and the backward one before it.
         hidden_states, states (*optional*):
@@ -40,6 +43,8 @@ class ElmoForPreTrainingOutput(ModelOutput):
     loss: Tensor | None = None
     forward_loss: Tensor | None = None
     backward_loss: Tensor | None = None
+    forward_scores: Tensor | None = None
+    backward_scores: Tensor | None = None
     forward_logits: Tensor | None = None
     backward_logits: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
@@ -182,7 +187,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             return ElmoForPreTrainingOutput(forward_logits=forward_logits, backward_logits=backward_logits, **rest)
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
         pairs = _pair_outputs(top, labels, mask)
-        return ElmoForPreTrainingOutput(*self._losses(pairs, negatives, num_items_in_batch), **rest)
+        if self.training or torch.is_grad_enabled():
+            return ElmoForPreTrainingOutput(*self._losses(pairs, negatives, num_items_in_batch), **rest)
+        return ElmoForPreTrainingOutput(*self._score_labels(pairs, mask, num_items_in_batch), **rest)
 
     def _losses(
         self,
@@ -197,11 +204,32 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         for outputs, words in pairs:
             kept = words != IGNORED
             outputs, words = self.dropout(outputs)[kept], words[kept]
-            if len(words) and not 0 < int(words.min()) <= int(words.max()) < self.config.vocab_size:
-                raise ValueError(f"`labels` must be word ids from 1 to {self.config.vocab_size - 1}, or {IGNORED}")
+            self._check_words(words)
             count = len(words) if num_items_in_batch is None else num_items_in_batch
             losses.append(self.softmax(outputs, words, negatives) / max(count, 1))
         return (losses[0] + losses[1]) / 2, losses[0], losses[1]
+
+    def _score_labels(
+        self, pairs: Iterable[tuple[Tensor, Tensor]], mask: Tensor, num_items_in_batch: Tensor | int | None
+    ) -> tuple[Tensor, ...]:
+        """Return the losses as `_losses` does, then log p of the word at each position (B, T), 0 without a label."""
+        predicted = mask[:, 1:] & mask[:, :-1]
+        losses, scores = [], []
+        for is_backward, (outputs, words) in enumerate(pairs):
+            kept = words != IGNORED
+            self._check_words(words[kept])
+            log_p = -self.softmax(outputs, words.where(kept, 1), reduction="none") * kept
+            score = log_p.new_zeros(mask.shape)
+            places = score[:, :-1] if is_backward else score[:, 1:]
+            places[predicted] = log_p
+            scores.append(score)
+            count = kept.sum() if num_items_in_batch is None else num_items_in_batch
+            losses.append(-log_p.sum() / max(count, 1))
+        return (losses[0] + losses[1]) / 2, *losses, *scores
+
+    def _check_words(self, words: Tensor) -> None:
+        if len(words) and not 0 < int(words.min()) <= int(words.max()) < self.config.vocab_size:
+            raise ValueError(f"`labels` must be word ids from 1 to {self.config.vocab_size - 1}, or {IGNORED}")
 
     def draw_negatives(self, generator: torch.Generator | None = None) -> Negatives | None:
         """Draw words for the sampled softmax of one step; None where the full softmax is no more work."""

@@ -15,6 +15,7 @@ from modeling_elmo import (
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoModel,
+    ElmoTokenizer,
 )
 
 SIZES: dict[str, Any] = {
@@ -65,6 +66,9 @@ class Case(NamedTuple):
             for name, tensor in inputs.items():
                 inputs[name] = torch.stack([tensor, tensor.flip(0)], dim=1)
         if self.reads_pairs:
+            tokenizer = ElmoTokenizer(max_characters_per_token=SIZES["max_characters_per_token"])
+            pairs = tokenizer(["one", "two", "six"], ["a b", "c d", "e f"], return_tensors="pt")
+            inputs["char_ids"] = pairs["char_ids"]
             inputs["token_type_ids"] = torch.tensor([[0, 0, 0, 1, 1, 1, 1]]).repeat(BATCH, 1)
         return inputs
 
@@ -78,8 +82,8 @@ class Case(NamedTuple):
         if not with_labels:
             return inputs
         if self.model_class is ElmoForQuestionAnswering:
-            inputs["start_positions"] = torch.full((BATCH,), 3)
-            inputs["end_positions"] = torch.full((BATCH,), 4)
+            inputs["start_positions"] = torch.full((BATCH,), 4)
+            inputs["end_positions"] = torch.full((BATCH,), 5)
             return inputs
         labels = {
             ElmoForPreTraining: inputs["input_ids"].clone(),

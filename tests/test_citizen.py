@@ -2,9 +2,16 @@
 
 import logging
 
+import numpy as np
 import pytest
+import torch
+from every_model import BATCH, CASES, SIZES, WORDS
+from transformers import Trainer, TrainingArguments
 
-from modeling_elmo import ElmoConfig
+from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
+
+# Sums of a few dozen float32 products in another order.
+TOLERANCE = 2e-6
 
 # --------------------------------------------------------------------------------------------------------- configs
 
@@ -28,3 +35,237 @@ def test_a_saved_config_always_loads(tmp_path, caplog):
 def test_a_misspelled_key_is_still_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match="`projction_dim`; did you mean `projection_dim`"):
         ElmoConfig(projction_dim=8)
+
+
+# --------------------------------------------------------------------------------------------------------- outputs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_settings_of_the_config_work_in_every_model(name):
+    case = CASES[name]
+    torch.manual_seed(0)
+    model = case.model_class(case.config()).eval()
+    inputs = case.prepare(case.inputs())
+    with torch.no_grad():
+        expected = model(**inputs)
+    model.config.return_dict = False
+    with torch.no_grad():
+        found = model(**inputs)
+    assert isinstance(found, tuple)
+    torch.testing.assert_close(found[0], expected[0], atol=0, rtol=0)
+    model.config.return_dict = True
+    model.config.output_hidden_states = True
+    model.config.use_cache = case.model_class is not ElmoModel or not case.reads_pairs
+    with torch.no_grad():
+        found = model(**inputs)
+    torch.testing.assert_close(found[0], expected[0], atol=0, rtol=0)
+    assert len(found.hidden_states) == SIZES["num_hidden_layers"] + 1
+    for layer in found.hidden_states:
+        assert layer.shape[-2:] == (WORDS, 2 * SIZES["projection_dim"])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("MultipleChoice", "CoreferenceResolution")])
+def test_the_words_own_vectors_may_be_given_instead_of_made(name):
+    case = CASES[name]
+    torch.manual_seed(0)
+    model = case.model_class(case.config()).eval()
+    inputs = case.prepare(case.inputs())
+    base = model if isinstance(model, ElmoModel) else model.elmo
+    vectors = base.char_encoder(inputs["char_ids"].flatten(0, 1)).unflatten(0, (BATCH, WORDS)).detach()
+    with torch.no_grad():
+        expected = model(**inputs)[0]
+        torch.testing.assert_close(model(**inputs, inputs_embeds=vectors)[0], expected, atol=TOLERANCE, rtol=0)
+    vectors.requires_grad_()
+    model(**inputs, inputs_embeds=vectors)[0].float().sum().backward()
+    assert vectors.grad.abs().sum() > 0
+
+
+def test_vectors_of_words_need_no_characters():
+    model = ElmoModel(CASES["Model"].config()).eval()
+    found = model(inputs_embeds=torch.randn(2, 5, SIZES["projection_dim"]))
+    assert found.last_hidden_state.shape == (2, 5, 2 * SIZES["projection_dim"])
+    with pytest.raises(ValueError, match="`inputs_embeds` must be"):
+        model(inputs_embeds=torch.randn(2, 5, 99))
+
+
+def test_asking_for_attentions_is_reported(caplog):
+    model = ElmoModel(CASES["Model"].config()).eval()
+    logging.getLogger("transformers").propagate = True
+    with caplog.at_level(logging.WARNING):
+        model(**CASES["Model"].inputs(), output_attentions=True)
+    assert "`output_attentions` has no effect" in caplog.text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_model_runs_on_its_dummy_inputs(name):
+    if CASES[name].reads_pairs or name in ("SemanticRoleLabeling", "CoreferenceResolution"):
+        pytest.skip("needs pairs, a predicate or documents")
+    model = CASES[name].model_class(CASES[name].config()).eval()
+    assert torch.isfinite(model(**model.dummy_inputs)[0]).all()
+
+
+# ----------------------------------------------------------------------------------------------------------- words
+
+
+def test_an_added_word_is_unknown_to_word_vectors_until_they_are_resized():
+    torch.manual_seed(0)
+    tokenizer = ElmoTokenizer(vocab=["river", "bank"])
+    config = ElmoConfig(**{**SIZES, "vocab_size": len(tokenizer), "max_characters_per_token": 50}, word_vector_dim=5)
+    model = ElmoForTokenClassification(config).eval()
+    before = model.word_embeddings.weight.detach().clone()
+    tokenizer.add_tokens(["newword"])
+    inputs = tokenizer(["a newword"], return_tensors="pt")
+    unknown = inputs["input_ids"].where(inputs["input_ids"] < len(before), tokenizer.unk_token_id)
+    assert (unknown != inputs["input_ids"]).any()
+    with torch.no_grad():
+        expected = model(**{**inputs, "input_ids": unknown}).logits
+        torch.testing.assert_close(model(**inputs).logits, expected, atol=0, rtol=0)
+    model.resize_token_embeddings(len(tokenizer))
+    assert model.config.vocab_size == len(model.word_embeddings.weight) == len(before) + 1
+    torch.testing.assert_close(model.word_embeddings.weight[:-1], before, atol=0, rtol=0)
+    assert not model.word_embeddings.weight.requires_grad
+    with pytest.raises(ValueError, match="only a model with one table of words"):
+        ElmoModel(CASES["Model"].config()).resize_token_embeddings(50)
+
+
+# ---------------------------------------------------------------------------------------------------------- 16 bits
+
+
+@pytest.mark.parametrize("negatives", [0, 8])
+def test_pretraining_takes_a_step_in_bfloat16(negatives):
+    torch.manual_seed(0)
+    case = CASES["PreTraining"]
+    model = case.model_class(case.config(num_negatives=negatives)).train()
+    inputs = case.prepare(case.inputs(), with_labels=True)
+    torch.manual_seed(1)
+    expected = model(**inputs).loss
+    model.bfloat16()
+    torch.manual_seed(1)
+    found = model(**inputs).loss
+    torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.02)
+    found.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+
+
+# -------------------------------------------------------------------------------------------------------- the mix
+
+
+@pytest.mark.parametrize("placement", ["input", "output"])
+def test_a_mix_with_layer_norm_counts_markers_whether_they_are_kept_or_not(placement):
+    torch.manual_seed(0)
+    tokenizer = ElmoTokenizer(vocab=["river"])
+    config = ElmoConfig(**{**SIZES, "max_characters_per_token": 50}, mix_layer_norm=True)
+    model = ElmoModel(config).eval()
+    inputs = tokenizer(["the river bank", "money"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        kept = model(**inputs).last_hidden_state
+        dropped = model(**inputs, keep_sentence_markers=False).last_hidden_state
+    torch.testing.assert_close(dropped[0], kept[0, 1:4], atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(dropped[1, :1], kept[1, 1:2], atol=TOLERANCE, rtol=0)
+    assert not dropped[1, 1:].any()
+
+    head = ElmoForTokenClassification(
+        ElmoConfig(**{**config.to_dict(), "elmo_placement": placement, "word_vector_dim": 3})
+    )
+    head.elmo.load_state_dict(model.state_dict(), strict=False)
+    (text,), _ = head.eval()._read(
+        [inputs["input_ids"], inputs["char_ids"], inputs["attention_mask"], None, None, None], None, None
+    )
+    size = 2 * SIZES["projection_dim"]
+    mixed = text.elmo if placement == "output" else text.features[..., -size:]
+    torch.testing.assert_close(mixed, dropped, atol=TOLERANCE, rtol=0)
+
+
+# --------------------------------------------------------------------------------------------------------- Trainer
+
+
+def _settings(folder, **changes) -> TrainingArguments:
+    return TrainingArguments(output_dir=str(folder), report_to="none", disable_tqdm=True, **changes)
+
+
+def test_label_smoothing_trains_a_crf_by_its_marginals(tmp_path):
+    torch.manual_seed(0)
+    case = CASES["TokenClassification"]
+    model = case.model_class(case.config(num_labels=3)).train()
+    inputs = case.prepare(case.inputs(), with_labels=True)
+    trainer = Trainer(model, _settings(tmp_path, label_smoothing_factor=0.1))
+    loss = trainer.compute_loss(model, dict(inputs))
+    logits = model.eval()(**{**inputs, "labels": None}).logits
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=0)
+    loss.backward()
+    assert model.crf.transitions.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("TokenClassification", (BATCH, WORDS, 2)),
+        ("SequenceClassification", (BATCH, 2)),
+        ("QuestionAnswering", ((BATCH, WORDS), (BATCH, WORDS))),
+        ("SemanticRoleLabeling", (BATCH, WORDS, 2)),
+        ("PreTraining", ((BATCH, WORDS), (BATCH, WORDS))),
+    ],
+)
+def test_predictions_of_the_stock_trainer_are_the_logits_of_the_task(name, shapes, tmp_path):
+    case = CASES[name]
+    model = case.model_class(case.config(num_labels=2))
+    inputs = case.prepare(case.inputs(), with_labels=True)
+    rows = []
+    for number in range(BATCH):
+        rows.append({key: value[number] for key, value in inputs.items()})
+    trainer = Trainer(model, _settings(tmp_path, per_device_eval_batch_size=2, label_names=None))
+    output = trainer.predict(rows)
+    if isinstance(shapes[0], tuple):
+        assert tuple(array.shape for array in output.predictions) == shapes
+    else:
+        assert output.predictions.shape == shapes
+    assert np.isfinite(output.metrics["test_loss"])
+
+
+# ------------------------------------------------------------------------------------------------------------ PEFT
+
+
+@pytest.mark.parametrize(
+    ("name", "task_type"),
+    [
+        ("SequenceClassification", "SEQ_CLS"),
+        ("TokenClassification", "TOKEN_CLS"),
+        ("QuestionAnswering", "QUESTION_ANS"),
+        ("Model", "FEATURE_EXTRACTION"),
+    ],
+)
+def test_pefts_task_types_wrap_the_heads(name, task_type, tmp_path):
+    peft = pytest.importorskip("peft")
+    case = CASES[name]
+    torch.manual_seed(0)
+    model = case.model_class(case.config(num_labels=2))
+    own = [child for child, _ in model.named_children() if child in ("network", "reader", "classifier", "crf")]
+    settings = peft.LoraConfig(
+        task_type=task_type, r=2, target_modules=["input_gates", "recurrent_gates"], modules_to_save=own or None
+    )
+    wrapped = peft.get_peft_model(model, settings)
+    inputs = case.prepare(case.inputs(), with_labels=True)
+    output = wrapped(**inputs)
+    loss = output.last_hidden_state.square().mean() if name == "Model" else output.loss
+    loss.backward()
+    moved = 0
+    for parameter_name, parameter in wrapped.named_parameters():
+        if "lora_B" in parameter_name:
+            moved += int(parameter.grad is not None and parameter.grad.abs().sum() > 0)
+    assert moved > 0
+    wrapped.eval()
+    with torch.no_grad():
+        for parameter_name, parameter in wrapped.named_parameters():
+            if "lora_B" in parameter_name:
+                parameter.normal_(std=0.1)
+        expected = wrapped(**case.prepare(case.inputs()))[0]
+    wrapped.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    again = peft.PeftModel.from_pretrained(case.model_class(case.config(num_labels=2)), tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again(**case.prepare(case.inputs()))[0], expected, atol=TOLERANCE, rtol=0)
+        merged = again.merge_and_unload().eval()
+        torch.testing.assert_close(merged(**case.prepare(case.inputs()))[0], expected, atol=1e-5, rtol=0)
