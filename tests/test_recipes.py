@@ -4,25 +4,13 @@ import json
 import random
 from pathlib import Path
 
-import pytest
 from recipes import answer_questions, classify_texts, tag_words
 
-from modeling_elmo import ElmoConfig, ElmoModel, ElmoTokenizer
+from modeling_elmo import MINI
 
 PEOPLE = ["Ann", "Bob", "Carla", "Dan", "Eve", "Frank"]
 PLACES = ["Paris", "Rome", "Oslo", "Lima", "Cairo", "Delhi"]
 FILLER = "we saw that it was a long and quiet day nobody spoke of anything else".split()
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> str:
-    """A small biLM with random weights and a tokenizer with words."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    sizes = {"projection_dim": 16, "cell_dim": 32, "char_filters": [[1, 16], [3, 32]], "max_characters_per_token": 12}
-    config = ElmoConfig(**sizes, head_dim=16, head_layers=1, head_char_filters=16, head_dropout=0.1, elmo_dropout=0.1)
-    ElmoModel(config).save_pretrained(folder)
-    ElmoTokenizer(vocab=[*PEOPLE, *PLACES, *FILLER], max_characters_per_token=12).save_pretrained(folder)
-    return str(folder)
 
 
 def _write_rows(path: Path, rows: list[dict]) -> str:
@@ -30,7 +18,7 @@ def _write_rows(path: Path, rows: list[dict]) -> str:
     return str(path)
 
 
-def test_the_text_classification_recipe_trains_and_evaluates(checkpoint, tmp_path):
+def test_the_text_classification_recipe_trains_and_evaluates(tmp_path):
     generator = random.Random(0)
     files = []
     for name, count in (("train", 96), ("test", 32)):
@@ -40,11 +28,11 @@ def test_the_text_classification_recipe_trains_and_evaluates(checkpoint, tmp_pat
             lines.append(f"the {generator.choice(FILLER)} was {word} .,{number % 2}")
         files.append(tmp_path / f"{name}.csv")
         files[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
-    metrics = classify_texts.main(checkpoint, str(files[0]), str(files[1]), str(tmp_path / "run"))
+    metrics = classify_texts.main(MINI, str(files[0]), str(files[1]), str(tmp_path / "run"))
     assert metrics["eval_accuracy"] > 0.9
 
 
-def test_the_token_classification_recipe_trains_and_evaluates(checkpoint, tmp_path):
+def test_the_token_classification_recipe_trains_and_evaluates(tmp_path):
     generator = random.Random(0)
     files = []
     for name, count in (("train", 96), ("test", 32)):
@@ -54,12 +42,12 @@ def test_the_token_classification_recipe_trains_and_evaluates(checkpoint, tmp_pa
             tokens = [*before, generator.choice(PEOPLE), "went", "to", generator.choice(PLACES), "."]
             rows.append({"tokens": tokens, "ner_tags": [0] * len(before) + [1, 0, 0, 3, 0]})
         files.append(_write_rows(tmp_path / f"{name}.json", rows))
-    metrics = tag_words.main(checkpoint, *files, str(tmp_path / "run"))
+    metrics = tag_words.main(MINI, *files, str(tmp_path / "run"))
     assert metrics["eval_f1"] > 0.9
     assert metrics["eval_accuracy"] > 0.95
 
 
-def test_the_question_answering_recipe_trains_and_answers_from_windows(checkpoint, tmp_path):
+def test_the_question_answering_recipe_trains_and_answers_from_windows(tmp_path):
     generator = random.Random(0)
     files = []
     for name, count in (("train", 160), ("test", 24)):
@@ -73,5 +61,5 @@ def test_the_question_answering_recipe_trains_and_answers_from_windows(checkpoin
             question = f"Where does {person} live ?"
             rows.append({"id": str(number), "question": question, "context": context, "answers": answer})
         files.append(_write_rows(tmp_path / f"{name}.json", rows))
-    metrics = answer_questions.main(checkpoint, *files, str(tmp_path / "run"))
+    metrics = answer_questions.main(MINI, *files, str(tmp_path / "run"))
     assert metrics["exact_match"] > 60

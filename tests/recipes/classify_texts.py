@@ -42,7 +42,7 @@ def main(checkpoint: str, train_file: str, test_file: str, output_dir: str) -> d
     )
     training_args = TrainingArguments(
         output_dir=output_dir,
-        learning_rate=5e-3,
+        learning_rate=1e-3,
         per_device_train_batch_size=16,
         per_device_eval_batch_size=16,
         num_train_epochs=4,

@@ -66,10 +66,10 @@ def main(checkpoint: str, train_file: str, test_file: str, output_dir: str) -> d
     )
     training_args = TrainingArguments(
         output_dir=output_dir,
-        learning_rate=1e-2,
+        learning_rate=2e-3,
         per_device_train_batch_size=16,
         per_device_eval_batch_size=16,
-        num_train_epochs=6,
+        num_train_epochs=4,
         weight_decay=0.01,
         eval_strategy="epoch",
         save_strategy="epoch",
