@@ -7,13 +7,14 @@ READY := $(VENV)/.ready
 PEERS := $(VENV)/peers/allennlp-2.10.1
 MANYLANGS := $(VENV)/peers/elmoformanylangs-0.0.4.post2
 
-.PHONY: help demo test lint parity bench clean
+.PHONY: help demo test lint parity conformance bench clean
 
 help:
 	@echo "make demo   in a minute: a word's nearest uses, a tagger with and without ELMo, two pictures"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make parity compare every layer with AllenNLP's and ELMoForManyLangs' (fetches their packages)"
+	@echo "make conformance run transformers' own common test suites on every class (fetches its source distribution)"
 	@echo "make bench  measure the speed, against AllenNLP and the machine, and draw it (fetches AllenNLP)"
 	@echo "make clean  remove .venv and caches"
 
@@ -47,6 +48,13 @@ parity: $(PEERS) $(MANYLANGS)
 	$(BIN)/python -m pytest -q -s tests/test_allennlp_parity.py
 	$(BIN)/python -m pytest -q -s tests/test_convert_families.py -k original
 
+# The suites come in the source distribution of the transformers that is installed.
+conformance: $(READY)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest .conformance \
+		transformers==$$($(BIN)/python -c 'import transformers; print(transformers.__version__)')
+	for archive in .conformance/transformers-*.tar.gz; do tar --extract --gzip --file $$archive --directory .conformance; done
+	$(BIN)/python -m pytest -q -n 2 tests/test_common.py
+
 bench: $(PEERS)
 	$(BIN)/python benchmarks/versus_allennlp.py
 	$(BIN)/python benchmarks/gemm_share.py
@@ -57,4 +65,4 @@ bench: $(PEERS)
 	$(BIN)/python benchmarks/plot.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo dist *.egg-info
+	rm -rf $(VENV) .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo dist *.egg-info
