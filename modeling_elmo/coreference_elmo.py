@@ -374,6 +374,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         input_ids: Tensor | None = None,
         char_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         bilm_layers: Tensor | None = None,
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
@@ -398,7 +399,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
                 bilm_layers = bilm_layers.unflatten(0, char_ids.shape[:2])
             layers = self._split_layers(bilm_layers)
             bilm_layers = torch.cat([layers[0][..., : self.config.projection_dim], *layers[1:]], dim=-1)
-        words = self._encode(input_ids, char_ids, attention_mask, bilm_layers)
+        words = self._encode(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers)
         scores, allowed, rankings = self.ranking(words)
         singletons = self.config.predict_singletons
         loss = None
@@ -427,14 +428,19 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         )
 
     def _encode(
-        self, input_ids: Tensor | None, char_ids: Tensor, attention_mask: Tensor | None, bilm_layers: Tensor | None
+        self,
+        input_ids: Tensor | None,
+        char_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        bilm_layers: Tensor | None,
     ) -> DocumentWords:
         """Encode all sentences, those of similar length together: memory grows with the words, not with padding."""
         documents, sentences, tokens = char_ids.shape[:3]
         if attention_mask is None:
             attention_mask = char_ids.any(-1)
         mask = attention_mask.flatten(0, 1).bool()
-        rows = flatten_rows(input_ids, char_ids, attention_mask, None, bilm_layers, None)
+        rows = flatten_rows(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, None)
         lengths = mask.sum(1)
         order = lengths.argsort(descending=True, stable=True)
         order = order[lengths[order] > 0]

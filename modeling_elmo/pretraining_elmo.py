@@ -114,6 +114,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         input_ids: Tensor | None = None,
         char_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         states: States | None = None,
         word_index: Tensor | None = None,
@@ -137,6 +138,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             attention_mask (`(B, T)`, *optional*):
                 1 for real words. Of sentences, by default, the words whose characters are not all 0; of lanes, those
                 with a label.
+            token_type_ids (`(B, T)`, *optional*):
+                Zeros, as the tokenizer returns them: a row is one sentence.
             labels (`(B, T)`, for lanes `(2, B, T)`, *optional*):
                 Ids of the words, -100 where nothing is to be predicted. Sentences have a word's own id at each
                 position; lanes the id to predict there, forward before backward.
@@ -166,6 +169,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             losses = self._losses(zip(hidden, targets, strict=True), negatives, num_items_in_batch)
             return ElmoForPreTrainingOutput(*losses, states=states)
 
+        if token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError("ElmoForPreTraining reads one sentence per row, not pairs")
         output = self.elmo(
             input_ids=input_ids,
             char_ids=char_ids,

@@ -1,4 +1,4 @@
-"""Penn-Treebank-style word splitting: text -> words and their spans.
+"""Splitting: text -> words and their spans, Penn-Treebank style; words -> windows of a bounded length.
 
 The published checkpoints were trained on text that was tokenised this way.
 """
@@ -84,4 +84,47 @@ def split_words(text: str) -> list[Span]:
     return find_spans(text, split_text(text))
 
 
-__all__ = ["Span", "find_spans", "split_text", "split_words"]
+def truncate(lengths: list[int], max_length: int, markers: int, strategy: str) -> list[int]:
+    """Return how many words of texts of these lengths to keep so that they and the markers fit into `max_length`."""
+    room = max_length - markers
+    if sum(lengths) <= room:
+        return lengths
+    if room < 0:
+        raise ValueError(f"`max_length` must be at least {markers}, the sentence markers of a row, got {max_length}")
+    if strategy == "longest_first" and len(lengths) == 2:
+        # Cut the longer one to the length of the other, then both; the longer keeps an odd word, of equals the second.
+        shorter = min(*lengths, room // 2)
+        return [room - shorter, shorter] if lengths[0] > lengths[1] else [shorter, room - shorter]
+    target = 1 if strategy == "only_second" else 0
+    if target >= len(lengths):
+        raise ValueError("truncation='only_second' needs a second text to truncate")
+    rest = sum(lengths) - lengths[target]
+    if rest >= max(room, 1):
+        # The zero-shot pipeline looks for "too short" and goes on without truncation.
+        raise ValueError(
+            f"the text to truncate is too short for max_length={max_length}: with truncation={strategy!r} "
+            f"the other text and the sentence markers are {rest + markers} tokens"
+        )
+    sizes = list(lengths)
+    sizes[target] = room - rest
+    return sizes
+
+
+def find_windows(length: int, size: int, stride: int | None, side: str) -> list[slice]:
+    """Return the windows of `size` words that a text is read in, each with the last `stride` words of the one before.
+
+    Without a stride the first one alone. They begin at the end of the text where its left `side` is to be truncated.
+    """
+    starts = range(1)
+    if stride is not None and length > size:
+        if not 0 <= stride < size:
+            raise ValueError(f"`stride` must be less than the {size} words that a window has room for, got {stride}")
+        starts = range(0, length - stride, size - stride)
+    windows: list[slice] = []
+    for start in starts:
+        stop = min(start + size, length)
+        windows.append(slice(start, stop) if side == "right" else slice(length - stop, length - start))
+    return windows
+
+
+__all__ = ["Span", "find_spans", "find_windows", "split_text", "split_words", "truncate"]

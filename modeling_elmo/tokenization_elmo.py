@@ -1,4 +1,4 @@
-"""ElmoTokenizer: text or words -> `input_ids` (B, T), `char_ids` (B, T, C) and `attention_mask` (B, T).
+"""ElmoTokenizer: text or words -> `input_ids`, `attention_mask`, `token_type_ids` (B, T) and `char_ids` (B, T, C).
 
 B batch, T words, C characters per word (50). The biLM reads `char_ids`; `input_ids` index the tokenizer's word
 vocabulary, if it has one, and keep collators, pipelines and `Trainer` working.
@@ -8,6 +8,7 @@ marker, padded to C. No character has the id 0: a row of zeros is a padded word.
 """
 
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from transformers.tokenization_python import PreTrainedTokenizer
 from transformers.tokenization_utils_base import BatchEncoding, TruncationStrategy
 from transformers.utils import PaddingStrategy, TensorType, to_py_obj
 
-from .splitting_elmo import Span, find_spans, split_text
+from .splitting_elmo import Span, find_spans, find_windows, split_text, truncate
 
 
 class Markers(NamedTuple):
@@ -50,28 +51,42 @@ class Origin(NamedTuple):
     chars: Span = (0, 0)
 
 
+class Segment:
+    """The words of one of the texts of an example, and where they stand in it."""
+
+    def __init__(self, source: Any, words: list[str]) -> None:
+        self.source = source  # a text, a list of words or a list of ids
+        self.words = words
+
+    @functools.cached_property
+    def spans(self) -> list[Span]:
+        """Find the words' characters on first use: most callers never ask for them."""
+        if isinstance(self.source, str):
+            return find_spans(self.source, self.words)
+        return [(0, len(word)) for word in self.words]
+
+
 class WordEncoding:
     """One row of a `BatchEncoding`, which calls these methods for its `word_ids()`, `char_to_token()` and so on.
 
-    Each token is one word. Origins are computed on first use, because most callers never ask for them.
+    Each token is one word.
     """
 
     def __init__(
         self,
-        sources: list[Any],  # the text, list of words or list of ids of each sequence
-        segments: list[list[str]],  # the words of each sequence
-        kept: list[slice],  # those left by truncation
+        segments: list[Segment],
+        kept: Sequence[slice],  # the words of each segment that are in this row
         special: Sequence[str],  # the words that begin, end and pad a row
         wraps: bool,
     ) -> None:
-        self.sources, self.segments, self.kept, self.wraps = sources, segments, kept, wraps
+        self.segments, self.kept, self.wraps = segments, kept, wraps
         self.n_sequences = len(segments)
         self.padding = (0, 0)  # tokens on the left and on the right of `row` and `types`
         begin, end, self.pad_token = special
         self.row: list[str] = []
         self.types: list[int] = []
-        for sequence, words in enumerate(segments):
-            words = words[kept[sequence]]
+        for sequence, segment in enumerate(segments):
+            words = segment.words[kept[sequence]]
             if wraps:
                 words = [begin, *words, end]
             self.row += words
@@ -85,10 +100,11 @@ class WordEncoding:
     def origins(self) -> list[Origin]:
         markers = [Origin()] * self.wraps
         origins: list[Origin] = []
-        for sequence, (source, words) in enumerate(zip(self.sources, self.segments, strict=True)):
-            spans = find_spans(source, words) if isinstance(source, str) else [(0, len(word)) for word in words]
-            column = [Origin(word, sequence, span) for word, span in enumerate(spans)]
-            origins += markers + column[self.kept[sequence]] + markers
+        for sequence, (segment, kept) in enumerate(zip(self.segments, self.kept, strict=True)):
+            origins += markers
+            for word in range(kept.start, kept.stop):
+                origins.append(Origin(word, sequence, segment.spans[word]))
+            origins += markers
         return self.pad(origins, Origin())
 
     @property
@@ -110,16 +126,6 @@ class WordEncoding:
     @property
     def offsets(self) -> list[Span]:
         return [origin.chars for origin in self.origins]
-
-    def overflow(self, stride: int) -> list[str]:
-        """Return the words that were cut, with the `stride` words next to them."""
-        cut: list[str] = []
-        for words, span in zip(self.segments, self.kept, strict=True):
-            if span.start > 0:
-                cut += words[: span.start + stride]
-            elif span.stop < len(words):
-                cut += words[max(span.stop - stride, 0) :]
-        return cut
 
     def token_to_sequence(self, token: int) -> int | None:
         return self.origins[token].sequence
@@ -157,7 +163,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
     """Tokenizer that spells words in characters, for ELMo.
 
     Raw text is split Penn-Treebank style; with `is_split_into_words=True` each given word stays one token. A sentence
-    becomes `<S> words </S>`, a pair `<S> a </S> <S> b </S>` with `token_type_ids`.
+    becomes `<S> words </S>`, a pair `<S> a </S> <S> b </S>`, whose words have the `token_type_ids` 0 and 1. With
+    `return_overflowing_tokens` what does not fit into `max_length` becomes further rows, each with the last `stride`
+    words of the one before.
 
     Args:
         vocab_file: File of the word vocabulary, one word per line. The special words come first, whether or not the
@@ -173,8 +181,8 @@ class ElmoTokenizer(PreTrainedTokenizer):
     """
 
     vocab_files_names = {"vocab_file": "vocab.txt"}
-    model_input_names = ["input_ids", "char_ids", "attention_mask"]
-    # Callers check this before they ask which words and characters tokens come from.
+    model_input_names = ["input_ids", "char_ids", "attention_mask", "token_type_ids"]
+    # Callers check this before they ask for windows, or which words and characters tokens come from.
     is_fast = True
     # The token-classification pipeline looks here whether every token is a whole word; otherwise it would take a full
     # stop for a part of the word before it.
@@ -202,7 +210,6 @@ class ElmoTokenizer(PreTrainedTokenizer):
         if characters is not None:
             self.markers = DICTIONARY_MARKERS
             self._character_ids = _number(characters, "`characters`", first=FIRST_CHARACTER)
-            kwargs["characters"] = characters  # saved only where there is a dictionary
         named = {"pad_token": pad_token, "bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token}
         for name, token in named.items():
             if not token:
@@ -221,7 +228,11 @@ class ElmoTokenizer(PreTrainedTokenizer):
             if not _fits_a_line(word):
                 raise ValueError(f"{source} holds {word!r}; a word must fit on one line of the file")
         super().__init__(
-            max_characters_per_token=max_characters_per_token, lowercase_fallback=lowercase_fallback, **named, **kwargs
+            max_characters_per_token=max_characters_per_token,
+            characters=characters,
+            lowercase_fallback=lowercase_fallback,
+            **named,
+            **kwargs,
         )
 
     @classmethod
@@ -390,18 +401,25 @@ class ElmoTokenizer(PreTrainedTokenizer):
         if split_special_tokens is None:
             split_special_tokens = self.split_special_tokens
         is_batched, examples = _as_examples(text, text_pair, is_split_into_words)
-        has_pairs = any(len(sources) == 2 for sources in examples)
-        if has_pairs and return_overflowing_tokens and truncation_strategy == TruncationStrategy.LONGEST_FIRST:
-            raise ValueError("`return_overflowing_tokens` with pairs needs truncation='only_first' or 'only_second'")
         special = [str(self.bos_token), str(self.eos_token), str(self.pad_token)]
-        encodings = []
-        for sources in examples:
-            segments = [self._words_of(source, is_split_into_words, split_special_tokens) for source in sources]
-            kept = [slice(0, len(words)) for words in segments]
+        encodings: list[WordEncoding] = []
+        samples: list[int] = []  # the example of each encoding
+        for sample, sources in enumerate(examples):
+            segments: list[Segment] = []
+            for source in sources:
+                segments.append(Segment(source, self._words_of(source, is_split_into_words, split_special_tokens)))
+            lengths = [len(segment.words) for segment in segments]
+            sizes = lengths
             if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE and max_length is not None:
-                room = max_length - 2 * add_special_tokens * len(segments)
-                kept = self._truncate([len(words) for words in segments], room, truncation_strategy)
-            encodings.append(WordEncoding(sources, segments, kept, special, add_special_tokens))
+                markers = 2 * len(segments) if add_special_tokens else 0
+                sizes = truncate(lengths, max_length, markers, truncation_strategy.value)
+            windows: list[list[slice]] = []
+            for length, size in zip(lengths, sizes, strict=True):
+                overlap = stride if return_overflowing_tokens else None
+                windows.append(find_windows(length, size, overlap, self.truncation_side))
+            for kept in itertools.product(*windows):
+                encodings.append(WordEncoding(segments, kept, special, add_special_tokens))
+                samples.append(sample)
         longest = max((encoding.row for encoding in encodings), key=len, default=[])
         self._eventual_warn_about_too_long_sequence(longest, max_length, verbose)
 
@@ -416,39 +434,19 @@ class ElmoTokenizer(PreTrainedTokenizer):
         data = self._look_up(encodings, as_lists=return_tensors is None)
         if return_attention_mask is False:
             del data["attention_mask"]
-        if return_token_type_ids or (return_token_type_ids is None and has_pairs):
-            data["token_type_ids"] = [encoding.pad(encoding.types, 0) for encoding in encodings]
+        if return_token_type_ids is False:
+            del data["token_type_ids"]
         if return_special_tokens_mask:
             data["special_tokens_mask"] = [encoding.special_tokens_mask for encoding in encodings]
         if return_offsets_mapping:
             data["offset_mapping"] = [encoding.offsets for encoding in encodings]
         if return_length:
             data["length"] = [len(encoding.row) for encoding in encodings]
-        if return_overflowing_tokens and return_tensors is None:
-            data["overflowing_tokens"] = [
-                self.convert_tokens_to_ids(encoding.overflow(stride)) for encoding in encodings
-            ]
-            data["num_truncated_tokens"] = [len(encoding.overflow(0)) for encoding in encodings]
-        if not is_batched and return_tensors is None:
+        if return_overflowing_tokens:
+            data["overflow_to_sample_mapping"] = samples
+        elif not is_batched and return_tensors is None:
             data = {key: value[0] for key, value in data.items()}
         return BatchEncoding(data, encodings, tensor_type=return_tensors)
-
-    def _truncate(self, lengths: list[int], room: int, strategy: TruncationStrategy) -> list[slice]:
-        """Choose which words to keep of segments of these lengths so that at most `room` are left in all."""
-        room = max(room, 0)
-        first, second = [*lengths, 0][:2]
-        if strategy == TruncationStrategy.LONGEST_FIRST:
-            # Cut the longer one to the length of the other, then both alike; an odd word is cut from the second.
-            second = min(second, max(room - first, room // 2))
-        if strategy == TruncationStrategy.ONLY_SECOND:
-            second = min(second, max(room - first, 0))
-        else:
-            first = min(first, max(room - second, 0))
-        kept = []
-        for length, size in zip(lengths, (first, second), strict=False):
-            start = 0 if self.truncation_side == "right" else length - size
-            kept.append(slice(start, start + size))
-        return kept
 
     def _look_up(self, encodings: list[WordEncoding], as_lists: bool) -> dict[str, Any]:
         """Return the model's inputs, as one array each or as lists that may differ in length.
@@ -457,6 +455,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         input of the whole batch is one gather.
         """
         rows = [encoding.pad(encoding.row, None) for encoding in encodings]
+        types: Any = [encoding.pad(encoding.types, 0) for encoding in encodings]
         positions: dict[str | None, int] = {None: 0}  # None is padding
         table: Any = [[positions.setdefault(word, len(positions)) for word in row] for row in rows]
         words: Any = list(positions)[1:]
@@ -467,12 +466,13 @@ class ElmoTokenizer(PreTrainedTokenizer):
             "attention_mask": np.array([0] + [1] * len(words), dtype=np.int64),
         }
         if as_lists:
-            return {name: [column[row].tolist() for row in table] for name, column in columns.items()}
+            data = {name: [column[row].tolist() for row in table] for name, column in columns.items()}
+            return {**data, "token_type_ids": types}
         width = max(map(len, rows), default=0)
         if any(len(row) != width for row in rows):
             raise ValueError("the sequences differ in length: pass `padding=True`, and `truncation=True` if needed")
-        table = np.array(table, dtype=np.int64).reshape(len(rows), width)
-        return {name: column[table] for name, column in columns.items()}
+        table, types = (np.array(lists, dtype=np.int64).reshape(len(rows), width) for lists in (table, types))
+        return {**{name: column[table] for name, column in columns.items()}, "token_type_ids": types}
 
     def pad(self, encoded_inputs: Any, *args: Any, **kwargs: Any) -> BatchEncoding:
         """Pad as the base class does, `char_ids` and `offset_mapping` too, without changing what was passed."""

@@ -8,6 +8,7 @@ import pickle
 import datasets
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from datasets.fingerprint import Hasher
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from transformers import (
     AddedToken,
     AutoTokenizer,
+    DataCollatorForMultipleChoice,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
+    PreTrainedTokenizerFast,
     default_data_collator,
 )
 
@@ -126,10 +129,12 @@ def test_the_characters_of_a_padded_word_are_zeros(tokenizer):
 
 
 def test_an_encoding_has_the_models_inputs_and_nothing_else(tokenizer):
-    assert tokenizer.model_input_names == ["input_ids", "char_ids", "attention_mask"]
+    assert tokenizer.model_input_names == ["input_ids", "char_ids", "attention_mask", "token_type_ids"]
     encoding = tokenizer(SENTENCES, is_split_into_words=True, padding=True, return_tensors="pt")
     assert list(encoding) == tokenizer.model_input_names
-    assert encoding["input_ids"].shape == encoding["attention_mask"].shape == (5, 9)
+    assert (
+        encoding["input_ids"].shape == encoding["attention_mask"].shape == encoding["token_type_ids"].shape == (5, 9)
+    )
     assert encoding["char_ids"].shape == (5, 9, 50)
     assert {tensor.dtype for tensor in encoding.values()} == {torch.int64}
 
@@ -141,6 +146,14 @@ def test_what_is_asked_for_is_returned_and_what_is_refused_is_not(tokenizer):
     assert encoding["special_tokens_mask"] == [[1, 0, 0, 1], [1, 0, 1]]
     assert encoding["token_type_ids"] == [[0] * 4, [0] * 3]
     assert "token_type_ids" not in tokenizer("a", "b", return_token_type_ids=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"padding": True}, {"padding": True, "return_tensors": "pt"}])
+def test_single_texts_have_types_that_are_all_zero(tokenizer, options):
+    batch = tokenizer(["a b", "a b"], **options)
+    assert as_lists(batch)["token_type_ids"] == [[0] * 4] * 2
+    mixed = tokenizer(["a", ("b", "c")])
+    assert mixed["token_type_ids"] == [[0] * 3, [0] * 3 + [1] * 3]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -326,6 +339,22 @@ def test_the_token_classification_collator_keeps_labels_on_their_words(with_word
     assert torch.equal(batch["char_ids"].any(-1), real)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_multiple_choice_collator_keeps_types_on_their_words(with_words, side):
+    with_words.padding_side = side
+    questions = [("w1 w2", ["w3", "w4 w5"]), ("w6", ["w7", ""])]
+    features, firsts, seconds = [], [], []
+    for first, choices in questions:
+        features.append({**with_words([first] * len(choices), choices), "label": 1})
+        firsts += [first] * len(choices)
+        seconds += choices
+    batch = DataCollatorForMultipleChoice(with_words)(features)
+    assert batch.pop("labels").tolist() == [1, 1]
+    batch["char_ids"] = batch["char_ids"].unflatten(-1, (-1, 50))  # the collator flattens what it does not know
+    flat = {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
+    assert as_lists(flat) == with_words(firsts, seconds, padding=True).data
+
+
 def test_the_default_collator_stacks_padded_examples(with_words):
     options = {"is_split_into_words": True, "padding": "max_length", "max_length": 10}
     batch = default_data_collator([{**with_words(words, **options), "label": 1} for words in SENTENCES])
@@ -387,61 +416,143 @@ def test_an_encoding_maps_tokens_words_and_characters_to_each_other(with_words, 
     assert batch.char_to_token(1, 0) == (1 if side == "right" else 3)
 
 
-# Truncation
+# Truncation and windows
+
+
+@pytest.fixture(scope="module")
+def fast() -> PreTrainedTokenizerFast:
+    """The same words and markers in a tokenizer of the `tokenizers` library, which splits at whitespace."""
+    numbers = {word: number for number, word in enumerate([*SPECIAL_WORDS, *VOCABULARY])}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="<UNK>"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<S> $A </S>",
+        pair="<S>:0 $A:0 </S>:0 <S>:1 $B:1 </S>:1",
+        special_tokens=[("<S>", 1), ("</S>", 2)],
+    )
+    special = {"pad_token": "<pad>", "bos_token": "<S>", "eos_token": "</S>", "unk_token": "<UNK>"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+def rows_of(encoding, names: list[str]) -> list[list]:
+    """Everything that an encoding says of each of its rows."""
+    rows = []
+    for number in range(len(encoding.encodings)):
+        mapped = [encoding.tokens(number), encoding.word_ids(number), encoding.sequence_ids(number)]
+        rows.append(mapped + [encoding[name][number] for name in names])
+    return rows
+
+
+PLAIN_TEXT = st.lists(st.sampled_from(VOCABULARY), max_size=12).map("  ".join)
+
+
+@settings(max_examples=300)
+@given(
+    texts=st.lists(PLAIN_TEXT, min_size=1, max_size=3)
+    | st.lists(st.tuples(PLAIN_TEXT, PLAIN_TEXT), min_size=1, max_size=3),
+    max_length=st.integers(6, 20),  # two words of a pair
+    stride=st.integers(0, 3),
+    strategy=st.sampled_from(["longest_first", "only_first", "only_second"]),
+    sides=st.tuples(st.sampled_from(["right", "left"]), st.sampled_from(["right", "left"])),
+    options=st.fixed_dictionaries(
+        {
+            "return_overflowing_tokens": st.booleans(),
+            "add_special_tokens": st.booleans(),
+            "padding": st.sampled_from([False, True, "max_length"]),
+        }
+    ),
+)
+def test_truncation_and_windows_are_those_of_a_fast_tokenizer(
+    fast, texts, max_length, stride, strategy, sides, options
+):
+    tokenizer = ElmoTokenizer(vocab=VOCABULARY, truncation_side=sides[0], padding_side=sides[1])
+    fast.truncation_side, fast.padding_side = sides
+    if not options["return_overflowing_tokens"]:
+        stride = 0
+    options = {**options, **EVERYTHING, "truncation": strategy, "max_length": max_length, "stride": stride}
+    try:
+        encoding = tokenizer(texts, **options)
+    except ValueError:
+        with pytest.raises(BaseException):  # noqa: B017, PT011  (the library panics)
+            fast(texts, **options)
+        return
+    expected = fast(texts, **options)
+    assert set(encoding) == {*expected, "char_ids"}
+    rows, expected_rows = (rows_of(batch, list(expected)) for batch in (encoding, expected))
+    if strategy == "longest_first":  # windows of both texts of a pair come in another order
+        rows, expected_rows = sorted(rows, key=str), sorted(expected_rows, key=str)
+    assert rows == expected_rows
+    assert max(map(len, encoding["input_ids"])) <= max_length
 
 
 @given(
-    first=st.integers(0, 12),
-    second=st.none() | st.integers(0, 12),
-    max_length=st.integers(0, 20),
-    strategy=st.sampled_from(["longest_first", "only_first", "only_second"]),
-    side=st.sampled_from(["right", "left"]),
-    stride=st.integers(0, 4),
-    add_special_tokens=st.booleans(),
+    texts=st.lists(PLAIN_TEXT, min_size=2, max_size=2),
+    max_length=st.integers(5, 20),
+    strategy=st.sampled_from(["only_first", "only_second"]),
 )
-def test_truncation_cuts_what_the_base_class_cuts(
-    first, second, max_length, strategy, side, stride, add_special_tokens
-):
-    tokenizer = ElmoTokenizer(vocab=VOCABULARY, truncation_side=side)
-    words = VOCABULARY[:first]
-    pair = None if second is None else VOCABULARY[20 : 20 + second]
-    overflows = second is None or strategy != "longest_first"
-    encoding = tokenizer(
-        words,
-        pair,
-        is_split_into_words=True,
-        truncation=strategy,
-        max_length=max_length,
-        stride=stride,
-        add_special_tokens=add_special_tokens,
-        return_overflowing_tokens=overflows,
-        **EVERYTHING,
-    )
-    markers = tokenizer.num_special_tokens_to_add(second is not None) if add_special_tokens else 0
-    kept, kept_pair, cut = tokenizer.truncate_sequences(
-        words, pair, max(first + (second or 0) + markers - max_length, 0), strategy, stride
-    )
-    if second is not None:
-        kept_pair = kept_pair or []  # the base class forgets an empty one when it cuts on the left
-    expected = tokenizer(
-        kept, kept_pair, is_split_into_words=True, add_special_tokens=add_special_tokens, **EVERYTHING
-    )
-    assert {key: encoding[key] for key in expected} == expected.data
-    if overflows:
-        assert tokenizer.convert_ids_to_tokens(encoding["overflowing_tokens"]) == cut
-        assert encoding["num_truncated_tokens"] == first + (second or 0) - len(kept) - len(kept_pair or [])
+def test_what_a_fast_tokenizer_cannot_truncate_is_refused(fast, texts, max_length, strategy):
+    options = {"truncation": strategy, "max_length": max_length}
+    tokenizer = ElmoTokenizer(vocab=VOCABULARY)
+    for example in ([tuple(texts)], texts[:1]):
+        refused = []
+        for each in (fast, tokenizer):
+            try:
+                each(example, **options)
+            except Exception as error:
+                refused.append(type(error))
+        assert refused in ([], [Exception, ValueError])
 
 
 @pytest.mark.parametrize(
-    ("side", "kept", "cut"), [("right", ["w0", "w1"], ["w1", "w2", "w3"]), ("left", ["w2", "w3"], ["w0", "w1", "w2"])]
+    ("side", "windows"),
+    [
+        ("right", [["w0", "w1"], ["w1", "w2"], ["w2", "w3"]]),
+        ("left", [["w2", "w3"], ["w1", "w2"], ["w0", "w1"]]),
+    ],
 )
-def test_truncation_keeps_the_markers_and_reports_what_it_cut(side, kept, cut):
+@pytest.mark.parametrize("kind", [None, "np", "pt"])
+def test_one_text_that_overflows_is_a_batch_of_windows(side, windows, kind):
     tokenizer = ElmoTokenizer(vocab=VOCABULARY, truncation_side=side)
-    encoding = tokenizer("w0 w1 w2 w3", truncation=True, max_length=4, stride=1, return_overflowing_tokens=True)
-    assert tokenizer.convert_ids_to_tokens(encoding["input_ids"]) == ["<S>", *kept, "</S>"]
-    assert tokenizer.convert_ids_to_tokens(encoding["overflowing_tokens"]) == cut
-    assert encoding["num_truncated_tokens"] == 2
-    assert len(encoding["char_ids"]) == len(encoding["attention_mask"]) == 4
+    text = "w0 w1 w2 w3"
+    options = {"truncation": True, "max_length": 4, "stride": 1, "return_overflowing_tokens": True}
+    encoding = tokenizer(text, return_tensors=kind, **options, **EVERYTHING)
+    assert np.shape(encoding["char_ids"]) == (3, 4, 50)
+    data = as_lists(encoding)
+    assert data["overflow_to_sample_mapping"] == [0, 0, 0]
+    assert data["special_tokens_mask"] == [[1, 0, 0, 1]] * 3
+    for row, words in enumerate(windows):
+        assert tokenizer.convert_ids_to_tokens(data["input_ids"][row]) == ["<S>", *words, "</S>"]
+        assert encoding.word_ids(row) == [None, *(VOCABULARY.index(word) for word in words), None]
+        spans = data["offset_mapping"][row][1:-1]
+        assert [text[start:end] for start, end in spans] == words
+        assert encoding.char_to_token(row, text.index(words[1])) == 2
+
+
+def test_windows_say_which_example_they_are_of(with_words):
+    options = {"truncation": "only_second", "max_length": 7, "return_overflowing_tokens": True, "padding": True}
+    batch = with_words(["w1", "w2"], ["w3 w4 w5 w6 w7", "w8"], **options)
+    assert batch["overflow_to_sample_mapping"] == [0, 0, 0, 1]
+    assert with_words.batch_decode(batch["input_ids"], skip_special_tokens=True) == [
+        *["w1 w3 w4", "w1 w5 w6", "w1 w7", "w2 w8"]
+    ]
+    assert batch["token_type_ids"][2] == [0, 0, 0, 1, 1, 1, 0]
+    assert with_words("w1", return_overflowing_tokens=True)["overflow_to_sample_mapping"] == [0]
+    assert len(with_words("w1", return_overflowing_tokens=True)["input_ids"]) == 1
+
+
+def test_windows_of_given_words_know_their_numbers(with_words):
+    options = {"truncation": True, "max_length": 4, "return_overflowing_tokens": True, "is_split_into_words": True}
+    batch = with_words(["New York", "w1", "don't"], **options)
+    assert [batch.word_ids(row) for row in range(2)] == [[None, 0, 1, None], [None, 2, None]]
+
+
+def test_windows_of_a_long_text_take_no_longer_than_the_text(tokenizer):
+    """Half a second; minutes if every window searched the whole text for its words."""
+    words = 40_000
+    options = {"truncation": True, "max_length": 12, "stride": 5, "return_overflowing_tokens": True}
+    batch = tokenizer("word " * words, return_offsets_mapping=True, **options)
+    assert batch["offset_mapping"][-1][-2] == (5 * words - 5, 5 * words - 1)
+    assert batch.word_ids(len(batch["input_ids"]) - 1)[-2] == words - 1
 
 
 def test_offsets_of_truncated_text_still_point_at_their_words():
@@ -457,14 +568,6 @@ def test_max_length_alone_truncates_and_the_models_length_is_the_default(with_wo
     assert len(limited("w1 w2 w3", truncation=True)["input_ids"]) == 4
     assert len(limited("w1", padding="max_length")["input_ids"]) == 4
     assert len(limited("w1 w2 w3")["input_ids"]) == 5
-
-
-def test_a_batch_overflows_example_by_example(with_words):
-    batch = with_words(["w1", "w1 w2 w3"], truncation=True, max_length=3, return_overflowing_tokens=True)
-    assert batch["overflowing_tokens"] == [[], with_words.convert_tokens_to_ids(["w2", "w3"])]
-    assert batch["num_truncated_tokens"] == [0, 2]
-    tensors = with_words("w1 w2", truncation=True, max_length=3, return_overflowing_tokens=True, return_tensors="pt")
-    assert set(tensors) == set(with_words.model_input_names)
 
 
 # Splitting
@@ -854,6 +957,8 @@ def test_the_saved_config_is_json_that_names_the_class_and_its_code(tmp_path, to
 
 # Wrong input
 
+WINDOWS = {"truncation": True, "return_overflowing_tokens": True}
+
 
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
@@ -889,12 +994,14 @@ def test_the_saved_config_is_json_that_names_the_class_and_its_code(tmp_path, to
         (("a",), {"return_tensors": "tf9"}, ValueError, "tf9"),
         (("a",), {"padding": "widest"}, ValueError, "widest"),
         (("a",), {"truncatoin": True}, TypeError, "truncatoin"),
-        (
-            ("a b", "c"),
-            {"truncation": True, "max_length": 5, "return_overflowing_tokens": True},
-            ValueError,
-            "only_first.*only_second",
-        ),
+        (("a", "b c d"), {"truncation": "only_first", "max_length": 7}, ValueError, "too short for max_length=7"),
+        (("a b c", "d"), {"truncation": "only_second", "max_length": 6}, ValueError, "other text.* are 7 tokens"),
+        (("a b c",), {"truncation": "only_second", "max_length": 4}, ValueError, "needs a second text"),
+        (("a",), {"truncation": True, "max_length": 1}, ValueError, "`max_length` must be at least 2.*got 1"),
+        (("", ""), {"truncation": True, "max_length": 3}, ValueError, "`max_length` must be at least 4.*got 3"),
+        (("a b c",), {**WINDOWS, "max_length": 4, "stride": 2}, ValueError, "`stride`.*the 2 words.*got 2"),
+        (("a b c",), {**WINDOWS, "max_length": 4, "stride": -1}, ValueError, "`stride`.*got -1"),
+        (("a b", "c"), {**WINDOWS, "max_length": 5}, ValueError, "`stride`.*the 0 words"),
     ],
 )
 def test_wrong_input_is_refused_with_a_reason(tokenizer, arguments, options, error, message):
