@@ -22,9 +22,18 @@ from transformers import (
     DataCollatorWithPadding,
     PreTrainedTokenizerFast,
     default_data_collator,
+    pipeline,
 )
 
-from modeling_elmo import ElmoTokenizer
+from modeling_elmo import (
+    ElmoConfig,
+    ElmoForCoreferenceResolution,
+    ElmoForPreTraining,
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+    ElmoModel,
+    ElmoTokenizer,
+)
 from modeling_elmo.splitting_elmo import split_words
 
 SPECIAL_WORDS = ["<pad>", "<S>", "</S>", "<UNK>"]
@@ -568,6 +577,86 @@ def test_max_length_alone_truncates_and_the_models_length_is_the_default(with_wo
     assert len(limited("w1 w2 w3", truncation=True)["input_ids"]) == 4
     assert len(limited("w1", padding="max_length")["input_ids"]) == 4
     assert len(limited("w1 w2 w3")["input_ids"]) == 5
+
+
+# Models and pipelines
+
+SIZES = {
+    "char_filters": [[1, 4], [2, 4]],
+    "char_embedding_dim": 4,
+    "projection_dim": 6,
+    "cell_dim": 8,
+    "num_highway_layers": 1,
+    "head_dim": 6,
+}
+ENTAILMENT = {
+    "id2label": {0: "no", 1: "neutral", 2: "entailment"},
+    "label2id": {"no": 0, "neutral": 1, "entailment": 2},
+}
+
+
+@pytest.mark.parametrize("strategy", ["simple", "first", "max", "average"])
+def test_a_tagger_with_a_stride_tags_the_whole_text(strategy):
+    tokenizer = ElmoTokenizer(model_max_length=7)
+    torch.manual_seed(0)
+    tagger = ElmoForTokenClassification(ElmoConfig(**SIZES, use_crf=False, id2label={0: "O", 1: "B-X"})).eval()
+    tagger.classifier.bias.data[1] = 100.0  # every word is an entity
+    texts = ["One two three four, five six seven eight nine ten eleven.", "Short.", "a " * 40]
+    find = pipeline("token-classification", model=tagger, tokenizer=tokenizer, stride=2, aggregation_strategy=strategy)
+    for batch_size in (1, 4):
+        for text, found in zip(texts, find(texts, batch_size=batch_size), strict=True):
+            assert [(entity["start"], entity["end"]) for entity in found] == split_words(text)
+
+
+def test_zero_shot_classification_reads_pairs_and_refuses_to_join_them():
+    tokenizer = ElmoTokenizer(model_max_length=12)
+    torch.manual_seed(0)
+    model = ElmoForSequenceClassification(ElmoConfig(**SIZES, **ENTAILMENT, sequence_encoder="esim")).eval()
+    labels = ["money", "nature"]
+    classify = pipeline("zero-shot-classification", model=model, tokenizer=tokenizer, candidate_labels=labels)
+    text = "The bank of the river"
+    found = classify(text, multi_label=True)
+    for label, score in zip(found["labels"], found["scores"], strict=True):
+        pair = tokenizer(text, f"This example is {label}.", truncation="only_first", return_tensors="pt")
+        assert pair["input_ids"].shape[1] == 12
+        logits = model(**pair).logits[0]
+        assert score == pytest.approx(logits[[0, 2]].softmax(0)[1].item(), abs=1e-6)
+    tokenizer.model_max_length = 8  # shorter than the hypothesis, which is never truncated
+    assert sorted(classify(text)["labels"]) == labels
+
+    reads_one_text = ElmoForSequenceClassification(ElmoConfig(**SIZES, **ENTAILMENT)).eval()
+    classify = pipeline("zero-shot-classification", model=reads_one_text, tokenizer=tokenizer, candidate_labels=labels)
+    with pytest.raises(ValueError, match="reads one text per row"):
+        classify(text)
+
+
+@pytest.mark.parametrize(
+    "model_class", [ElmoModel, ElmoForPreTraining, ElmoForSequenceClassification, ElmoForTokenClassification]
+)
+def test_types_that_are_all_zero_change_nothing(model_class):
+    tokenizer = ElmoTokenizer(vocab=VOCABULARY)
+    torch.manual_seed(0)
+    model = model_class(ElmoConfig(**SIZES, vocab_size=len(tokenizer))).eval()
+    inputs = tokenizer(["w1 w2 w3", "w4"], padding=True, return_tensors="pt")
+    without = {name: tensor for name, tensor in inputs.items() if name != "token_type_ids"}
+    with torch.no_grad():
+        for found, expected in zip(model(**inputs).to_tuple(), model(**without).to_tuple(), strict=True):
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("model_class", [ElmoForPreTraining, ElmoForTokenClassification, ElmoForCoreferenceResolution])
+def test_models_of_one_text_refuse_pairs(model_class):
+    tokenizer = ElmoTokenizer(vocab=VOCABULARY)
+    model = model_class(ElmoConfig(**SIZES, vocab_size=len(tokenizer))).eval()
+    for second, is_refused in ((None, False), (["w3"], True)):
+        inputs = tokenizer(["w1 w2"], second, return_tensors="pt")
+        if model_class is ElmoForCoreferenceResolution:  # documents of one sentence
+            inputs = {name: tensor[None] for name, tensor in inputs.items()}
+        if is_refused:
+            with pytest.raises(ValueError, match=r"reads one (text|sentence) per row"):
+                model(**inputs)
+        else:
+            model(**inputs)
 
 
 # Splitting
