@@ -455,7 +455,6 @@ class ElmoTokenizer(PreTrainedTokenizer):
         input of the whole batch is one gather.
         """
         rows = [encoding.pad(encoding.row, None) for encoding in encodings]
-        types: Any = [encoding.pad(encoding.types, 0) for encoding in encodings]
         positions: dict[str | None, int] = {None: 0}  # None is padding
         table: Any = [[positions.setdefault(word, len(positions)) for word in row] for row in rows]
         words: Any = list(positions)[1:]
@@ -467,11 +466,16 @@ class ElmoTokenizer(PreTrainedTokenizer):
         }
         if as_lists:
             data = {name: [column[row].tolist() for row in table] for name, column in columns.items()}
-            return {**data, "token_type_ids": types}
+            data["token_type_ids"] = [encoding.pad(encoding.types, 0) for encoding in encodings]
+            return data
         width = max(map(len, rows), default=0)
         if any(len(row) != width for row in rows):
             raise ValueError("the sequences differ in length: pass `padding=True`, and `truncation=True` if needed")
-        table, types = (np.array(lists, dtype=np.int64).reshape(len(rows), width) for lists in (table, types))
+        table = np.array(table, dtype=np.int64).reshape(len(rows), width)
+        types = np.zeros_like(table)
+        for row, encoding in zip(types, encodings, strict=True):
+            if encoding.n_sequences == 2:
+                row[:] = encoding.pad(encoding.types, 0)
         return {**{name: column[table] for name, column in columns.items()}, "token_type_ids": types}
 
     def pad(self, encoded_inputs: Any, *args: Any, **kwargs: Any) -> BatchEncoding:
