@@ -466,7 +466,8 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         if self.texts_per_row == 1 and token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(f"{name} reads one text per row; pairs need sequence_encoder='esim' or another head")
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        if self.texts_per_row == 2 and token_type_ids is None:
+        # The tokenizer gives single texts types too, which are all 0.
+        if self.texts_per_row == 2 and (token_type_ids is None or bool((mask.any(1) & ~token_type_ids.any(1)).any())):
             token_type_ids = self._types_of_pairs(char_ids, mask)
         words = word_mask(char_ids, mask, token_type_ids, markers_of(self.config))  # (B, T)
         # Compute features of the N real words alone: most positions of a batch may be padding.

@@ -238,9 +238,9 @@ def test_the_tokenizer_has_both_dictionaries_and_comes_back(manylangs: Path, tmp
     assert not tokenizer.is_cut("愛" * 48)
 
 
-def test_a_folder_that_spells_in_bytes_has_no_key_of_a_dictionary(tmp_path: Path) -> None:
+def test_a_folder_that_spells_in_bytes_has_no_dictionary(tmp_path: Path) -> None:
     ElmoTokenizer(vocab=["bank"]).save_pretrained(tmp_path)
-    assert "characters" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["characters"] is None
     with pytest.raises(ValueError, match="`characters` holds 'a' twice"):
         ElmoTokenizer(characters="aba")
 
