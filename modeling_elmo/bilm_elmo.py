@@ -169,7 +169,22 @@ class ElmoPreTrainedModel(PreTrainedModel):
     base_model_prefix = "elmo"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["ElmoCharacterEncoder", "ElmoLanguageModel"]
+    # What is called as a whole: between these, tensors return to the device of the inputs.
+    _no_split_modules = [
+        "BiattentiveNetwork",
+        "CharacterCnn",
+        "ElmoCharacterEncoder",
+        "ElmoLanguageModel",
+        "ElmoScalarMix",
+        "ElmoSoftmax",
+        "Esim",
+        "HighwayLstm",
+        "LayerMix",
+        "LinearChainCrf",
+        "ParagraphReader",
+        "SpanRanking",
+        "WordLstm",
+    ]
     # Weights of a mix are left behind by a config that mixes otherwise, a softmax by all but pretraining.
     _keys_to_ignore_on_load_unexpected = [r"^(elmo\.)?scalar_mix\.", r"^softmax\."]
     # A folder without a mix, as pretraining and conversion write it, means the initial one, the average.
@@ -338,7 +353,7 @@ class ElmoModel(ElmoPreTrainedModel):
             layers.append(torch.cat([left, right], dim=-1).unflatten(0, mask.shape).to(self.dtype))  # (B, T, 2P)
 
         if self.scalar_mix is not None:
-            mixed = self.scalar_mix(layers, mask)
+            mixed = self.scalar_mix(layers, mask).to(mask.device)
         elif self.mix == "average":
             mixed = torch.stack(layers).mean(0)
         else:
@@ -401,6 +416,7 @@ class ElmoModel(ElmoPreTrainedModel):
             models = packed.models
         if words is None:
             words = self.char_encoder(rows) if packed is None else packed.encode(rows, keys)
+            words = words.to(index.device)  # the encoder may be on another
         sentences = len(packing.order)
         if states is None:
             dtype = torch.promote_types(words.dtype, torch.float32)  # as everything that a recurrence adds up
@@ -416,7 +432,7 @@ class ElmoModel(ElmoPreTrainedModel):
 
         def run(direction: int, words: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
             """Return the L outputs and the final states of one direction."""
-            return models[direction](
+            results = models[direction](
                 words,
                 index[direction],
                 hidden[direction][:, packing.order],
@@ -424,6 +440,7 @@ class ElmoModel(ElmoPreTrainedModel):
                 packing.batch_sizes,
                 None if noise is None else noise[direction],
             )
+            return tuple(result.to(words.device) for result in results)
 
         inputs = (words, hidden, cell)
         is_trained = packed is None and is_plain(*models) and not self.is_gradient_checkpointing

@@ -162,7 +162,7 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         """
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
         texts, layers = self._read(inputs, output_hidden_states, output_attentions)
-        logits = self.network(*texts)
+        logits = self.network(*texts).to(texts[0].mask.device)
         loss = None if labels is None else self._loss(logits, labels)
         return self._output(SequenceClassifierOutput, loss, logits=logits, hidden_states=layers)
 
@@ -220,7 +220,7 @@ class ElmoForMultipleChoice(ElmoTaskModel):
         char_ids = char_ids.reshape(batch, choices, words, self.config.max_characters_per_token)
         rows = flatten_rows(input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
         texts, layers = self._read(rows, output_hidden_states, output_attentions)
-        logits = self.network(*texts).view(batch, choices)
+        logits = self.network(*texts).to(texts[0].mask.device).view(batch, choices)
         loss = None
         if labels is not None:
             check_labels(labels, choices)

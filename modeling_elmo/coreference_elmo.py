@@ -88,7 +88,7 @@ def best_spans(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
             longest[first] = max(last, longest.get(first, last))
             earliest[last] = min(first, earliest.get(last, first))
             chosen.append(number)
-    return torch.tensor(sorted(chosen), dtype=torch.long, device=scores.device)
+    return torch.tensor(sorted(chosen), dtype=torch.long).to(scores.device)
 
 
 def _crosses(first: int, last: int, longest: dict[int, int], earliest: dict[int, int]) -> bool:
@@ -189,7 +189,7 @@ class SpanRanking(nn.Module):
         mention_scores = scores[first, widths]
         queries = self.quick(spans) * spans.shape[1] ** -0.5  # as small as the other scores at first
         antecedents = self._likely_antecedents(queries, spans, mention_scores)  # (K, A)
-        distances = torch.tensor(DISTANCES, device=kept.device)
+        distances = torch.tensor(DISTANCES).to(kept.device)
         of_span = self.pair.part(0, spans)
         of_antecedent = self.pair.part(1, spans)
         of_distance = self.pair.part(3, self.distance(torch.arange(len(distances), device=kept.device)))
@@ -405,7 +405,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
         loss = None
         if labels is not None:
             mentions = []
-            for rows, length in zip(labels, words.lengths, strict=True):
+            for rows, length in zip(labels.to(scores.device), words.lengths, strict=True):
                 mentions.append(_check_mentions(rows, length))
             total = coreference_loss(scores, allowed, rankings, words.lengths, mentions, singletons)
             loss = total / max(len(rankings), 1)
@@ -414,7 +414,8 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
             document_spans = torch.stack([ranking.starts, ranking.ends], dim=1)
             spans.append(document_spans)
             if not self.training:
-                clusters = document_spans.new_tensor(decode_clusters(ranking, singletons))[:, None]
+                clusters = torch.tensor(decode_clusters(ranking, singletons), dtype=torch.long)[:, None]
+                clusters = clusters.to(document_spans.device)
                 mentions_found = torch.cat([document_spans, clusters], dim=1)  # (K, 3)
                 predictions.append(mentions_found[clusters[:, 0] >= 0])
         mention_scores = [ranking.mention_scores for ranking in rankings]
@@ -454,7 +455,7 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
             columns = mask[group].any(0).nonzero().squeeze(1)
             group_rows = [None if tensor is None else tensor[group][:, columns] for tensor in rows]
             (text,), _ = self._read(group_rows, False, False)
-            states = self.encoder_dropout(self.encoder(text.features, text.mask))
+            states = self.encoder_dropout(self.encoder(text.features, text.mask).to(text.mask.device))
             features.append(text.features[text.mask])
             encoded.append(text.join_elmo(states)[text.mask])
             position = group[:, None] * tokens + columns

@@ -65,7 +65,7 @@ class Words(NamedTuple):
         """Append the ELMo vectors of the output, if there are any: (B, T', D) -> (B, T', D + E)."""
         if self.elmo is None:
             return encoded
-        return torch.cat([encoded, self.elmo], dim=-1)
+        return torch.cat([encoded, self.elmo.to(encoded.device)], dim=-1)
 
     def from_input(self, values: Tensor, fill: float) -> Tensor:
         """Select the words' values from those of the input: (B, T) -> (B, T')."""
@@ -446,7 +446,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         read_layers = [layer[read] for layer in layers]
         mixed: list[Tensor | None] = []
         for mix in (self.input_mix, self.output_mix):
-            mixed.append(None if mix is None else self.elmo_dropout(mix(read_layers)[words[read]]))
+            mixed.append(None if mix is None else self.elmo_dropout(mix(read_layers).to(mask.device)[words[read]]))
         return mixed
 
     def _read(
@@ -477,10 +477,10 @@ class ElmoTaskModel(ElmoPreTrainedModel):
                 raise ValueError(f"{name} needs `input_ids` to look up word vectors")
             ids = input_ids[words]
             ids = ids.where(ids < self.word_embeddings.num_embeddings, self.config.unk_token_id)  # added words
-            features.append(self.dropout(self.word_embeddings(ids)))
+            features.append(self.dropout(self.word_embeddings(ids).to(mask.device)))
         if self.character_cnn is not None and self.config.head_char_filters:
             cnn = self.get_submodule(self.character_cnn)
-            features.append(self.dropout(cnn(char_ids[words])))
+            features.append(self.dropout(cnn(char_ids[words]).to(mask.device)))
         layers = None
         if self.config.elmo_placement != "none":
             if bilm_layers is None:

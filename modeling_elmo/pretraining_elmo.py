@@ -223,7 +223,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         for is_backward, (outputs, words) in enumerate(pairs):
             kept = words != IGNORED
             self._check_words(words[kept])
-            log_p = -self.softmax(outputs, words.where(kept, 1), reduction="none") * kept
+            log_p = -self.softmax(outputs, words.where(kept, 1), reduction="none").to(kept.device) * kept
             score = log_p.new_zeros(mask.shape)
             places = score[:, :-1] if is_backward else score[:, 1:]
             places[predicted] = log_p

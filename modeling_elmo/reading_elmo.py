@@ -252,7 +252,11 @@ def windows_of(words: int, longest: int, overlap: int) -> list[tuple[int, int]]:
 
 
 def _position_loss(logits: Tensor, targets: Tensor, name: str) -> Tensor:
-    """Compute the mean -log p of the target positions (B,) among the context's words, over rows that have a target."""
+    """Compute the mean -log p of the target positions (B,) among the context's words, over rows that have a target.
+
+    Position 0, where `<S>` is, stands for no target too: so do the recipes of transformers mark a window without it.
+    """
+    targets = targets.masked_fill(targets == 0, IGNORED)
     nearest = targets.clamp(0, logits.shape[1] - 1)
     scores = logits.gather(1, nearest[:, None]).squeeze(1)
     outside = targets[(targets != IGNORED) & (scores == IMPOSSIBLE)]
@@ -331,11 +335,11 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         """Answer questions, in pairs of a question and a context. See [`ElmoTaskModel`] for the arguments.
 
         Instead of labels, `start_positions` and `end_positions` `(B,)` are where the answer's first and last word are
-        in the row, -100 where the row has no answer to learn from.
+        in the row, -100 or 0 where the row has no answer to learn from.
         """
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
         (question, context), layers = self._read(inputs, output_hidden_states, output_attentions)
-        starts, ends = self.reader(question, context)  # (B, T')
+        starts, ends = (scores.to(context.mask.device) for scores in self.reader(question, context))  # (B, T')
         start_logits = context.to_input(starts, IMPOSSIBLE)
         end_logits = context.to_input(ends, IMPOSSIBLE)
         loss = None

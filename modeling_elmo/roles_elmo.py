@@ -292,9 +292,9 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
         (text,), layers = self._read(inputs, output_hidden_states, output_attentions)
         is_predicate = _predicate_mask(predicate_index, text)
-        indicator = self.predicate_embeddings(is_predicate.long()) * text.mask[..., None]
+        indicator = self.predicate_embeddings(is_predicate.long()).to(text.mask.device) * text.mask[..., None]
         encoded = self.encoder(torch.cat([text.features, indicator], dim=-1), text.mask)
-        log_p = self.role_classifier(text.join_elmo(encoded)).float().log_softmax(-1)
+        log_p = self.role_classifier(text.join_elmo(encoded)).float().log_softmax(-1).to(text.mask.device)
         loss: Tensor | None = None
         share: Tensor | float = 1.0
         if labels is not None:

@@ -214,8 +214,10 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         inputs = (input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds)
         (text,), layers = self._read(inputs, output_hidden_states, output_attentions)
         encoded = self.dropout(self.encoder(text.features, text.mask))
-        emissions = self.classifier(text.join_elmo(encoded)).float()  # (B, T', K)
-        scores = without_transitions(emissions) if self.crf is None else self.crf()
+        emissions = self.classifier(text.join_elmo(encoded)).float().to(text.mask.device)  # (B, T', K)
+        scores = without_transitions(emissions)
+        if self.crf is not None:
+            scores = Scores(*(score.to(emissions.device) for score in self.crf()))
         loss: Tensor | None = None
         share: Tensor | float = 1.0
         if labels is not None:

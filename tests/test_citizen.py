@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from every_model import BATCH, CASES, SIZES, WORDS
+from standin_device import PlacedTensor, TwoDevices, place
 from transformers import Trainer, TrainingArguments
 
 from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
@@ -223,6 +224,50 @@ def test_predictions_of_the_stock_trainer_are_the_logits_of_the_task(name, shape
     else:
         assert output.predictions.shape == shapes
     assert np.isfinite(output.metrics["test_loss"])
+
+
+# --------------------------------------------------------------------------------------------------------- devices
+
+
+def _halves(model: torch.nn.Module, names: list[str], start: int) -> dict[str, int]:
+    """Spread what may not be split, and all else that has weights, over two devices in turn."""
+    devices, covered = {}, []
+    for name, module in model.named_modules():
+        if any(name.startswith(f"{prefix}.") for prefix in covered):
+            continue
+        if type(module).__name__ in names or (list(module.parameters()) and not list(module.children())):
+            devices[name] = (start + len(covered)) % 2
+            covered.append(name)
+    return devices
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_runs_split_over_two_devices(name, start):
+    case = CASES[name]
+    torch.manual_seed(0)
+    model = case.model_class(case.config()).eval()
+    inputs = case.prepare(case.inputs(), with_labels=True)
+    with torch.no_grad():
+        expected = model(**inputs)
+        place(model, _halves(model, model._no_split_modules, start))
+        with TwoDevices():
+            found = model(**inputs)
+    for key, value in expected.items():
+        for one, other in zip(_tensors(value), _tensors(found[key]), strict=True):
+            torch.testing.assert_close(getattr(other, "held", other), one, atol=TOLERANCE, rtol=0)
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def test_the_stand_in_devices_refuse_to_be_mixed():
+    first, second = PlacedTensor(torch.ones(3), 0), PlacedTensor(torch.ones(3), 1)
+    with TwoDevices(), pytest.raises(RuntimeError, match="got tensors on"):
+        first + second
+    with TwoDevices():
+        assert (first.to(second.device) + second).tolist() == [2, 2, 2]
 
 
 # ------------------------------------------------------------------------------------------------------------ PEFT

@@ -50,6 +50,7 @@ class TaskTrainer(Trainer):
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> Any:
         self.evaluated = dataloader.dataset
+        kwargs["ignore_keys"] = ["hidden_states"]  # unlike the config's, which leave out the decoded predictions
         output = super().evaluation_loop(dataloader, *args, **kwargs)
         return output._replace(predictions=self.in_order(output.predictions))
 
