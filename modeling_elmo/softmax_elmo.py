@@ -40,6 +40,8 @@ def draw_negatives(
     vocab_size: int, count: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
 ) -> Negatives:
     """Draw `count` different words out of 1 .. vocab_size - 1, word k with probability log(1 + 1 / k) / log(V)."""
+    if count >= vocab_size:
+        raise ValueError(f"cannot draw {count} different words out of {vocab_size - 1}")
     drawn = torch.empty(0, dtype=torch.long)
     while True:
         uniform = torch.rand(max(2 * count, len(drawn)), dtype=torch.float64, generator=generator)

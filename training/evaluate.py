@@ -415,9 +415,16 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parsers[name].add_argument("--test", required=True, type=Path, help="what to score on")
     parsers["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training.compare")
     parsers["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenized sentences, one per line")
-    parsers["perplexity"].add_argument("--limit", type=int, help="lines to read of each text")
-    parsers["senses"].add_argument("--neighbors", type=int, default=20, help="uses that vote (default 20)")
+    parsers["perplexity"].add_argument("--limit", type=at_least_1, help="lines to read of each text")
+    parsers["senses"].add_argument("--neighbors", type=at_least_1, default=20, help="uses that vote (default 20)")
     return parser.parse_args(arguments)
+
+
+def at_least_1(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
 
 
 def main(arguments: Sequence[str]) -> int:
