@@ -146,9 +146,8 @@ def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
     )
 
 
-def warn_about_attentions(output_attentions: bool | None) -> None:
-    if output_attentions:
-        logger.warning_once("`output_attentions` has no effect: LSTMs have no attention weights")
+def warn_about_attentions() -> None:
+    logger.warning_once("`output_attentions` has no effect: LSTMs have no attention weights")
 
 
 @contextmanager
@@ -329,7 +328,8 @@ class ElmoModel(ElmoPreTrainedModel):
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         if keep_sentence_markers is None:
             keep_sentence_markers = config.keep_sentence_markers
-        warn_about_attentions(output_attentions)
+        if output_attentions:
+            warn_about_attentions()
         if char_ids is None and (inputs_embeds is None or not keep_sentence_markers):
             raise ValueError("ElmoModel needs `char_ids`: encode the text with ElmoTokenizer and pass all it returns")
         mask = self._check_inputs(char_ids, inputs_embeds, attention_mask, token_type_ids, states, use_cache)

@@ -457,7 +457,8 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         Beside them, the biLM's layers if `output_hidden_states` or the config asks for them.
         """
         input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds = inputs
-        warn_about_attentions(output_attentions)
+        if output_attentions:
+            warn_about_attentions()
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         name = type(self).__name__

@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -51,12 +52,12 @@ class Origin(NamedTuple):
     chars: Span = (0, 0)
 
 
+@dataclass
 class Segment:
     """The words of one of the texts of an example, and where they stand in it."""
 
-    def __init__(self, source: Any, words: list[str]) -> None:
-        self.source = source  # a text, a list of words or a list of ids
-        self.words = words
+    source: Any  # a text, a list of words or a list of ids
+    words: list[str]
 
     @functools.cached_property
     def spans(self) -> list[Span]:
@@ -409,14 +410,13 @@ class ElmoTokenizer(PreTrainedTokenizer):
             for source in sources:
                 segments.append(Segment(source, self._words_of(source, is_split_into_words, split_special_tokens)))
             lengths = [len(segment.words) for segment in segments]
-            sizes = lengths
+            windows = [[slice(0, length)] for length in lengths]
             if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE and max_length is not None:
                 markers = 2 * len(segments) if add_special_tokens else 0
                 sizes = truncate(lengths, max_length, markers, truncation_strategy.value)
-            windows: list[list[slice]] = []
-            for length, size in zip(lengths, sizes, strict=True):
                 overlap = stride if return_overflowing_tokens else None
-                windows.append(find_windows(length, size, overlap, self.truncation_side))
+                for number, size in enumerate(sizes):
+                    windows[number] = find_windows(lengths[number], size, overlap, self.truncation_side)
             for kept in itertools.product(*windows):
                 encodings.append(WordEncoding(segments, kept, special, add_special_tokens))
                 samples.append(sample)
