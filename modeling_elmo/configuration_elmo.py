@@ -6,6 +6,7 @@ two LSTM layers a direction with 4096 cells projected to 512.
 
 import difflib
 import os
+from collections.abc import Iterable
 from dataclasses import field, fields
 from typing import Any, Literal
 
@@ -175,12 +176,17 @@ class ElmoConfig(PreTrainedConfig):
     unk_token_id: int | None = 3
 
     def __post_init__(self, **kwargs: Any) -> None:
-        known = {known_field.name for known_field in fields(self)}
-        if unknown := sorted(set(kwargs) - known - _TRANSFORMERS_KEYS):
+        self.refuse_unknown(kwargs)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def refuse_unknown(cls, keys: Iterable[str]) -> None:
+        """Refuse keys that are not of a config, naming the nearest that is."""
+        known = {known_field.name for known_field in fields(cls)}
+        if unknown := sorted(set(keys) - known - _TRANSFORMERS_KEYS):
             near = difflib.get_close_matches(unknown[0], known, n=1)
             hint = f"; did you mean `{near[0]}`?" if near else f"; known keys: {', '.join(sorted(known))}"
             raise ValueError(f"ElmoConfig does not know `{unknown[0]}`{hint}")
-        super().__post_init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

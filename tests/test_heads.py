@@ -398,7 +398,7 @@ def test_a_folder_of_a_bilm_begins_a_head(kind, placement, tmp_path):
 )
 def test_a_head_with_other_labels_is_not_loaded(given, asked, tmp_path):
     build("bcn").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=f"was trained for the labels LABEL_0, LABEL_1, LABEL_2, not for {asked}:"):
+    with pytest.raises(RuntimeError, match=f"was trained for the labels LABEL_0, LABEL_1, LABEL_2, not for {asked}:"):
         ElmoForSequenceClassification.from_pretrained(tmp_path, **given)
     learned_anew = ElmoForSequenceClassification.from_pretrained(tmp_path, ignore_mismatched_sizes=True, **given)
     assert learned_anew.config.num_labels == len(learned_anew.network.output.bias)

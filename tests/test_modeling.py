@@ -731,7 +731,7 @@ def test_embeddings_are_the_characters_and_cannot_be_resized():
     replacement = torch.nn.Embedding(262, 4)
     model.set_input_embeddings(replacement)
     assert model.char_encoder.char_embedding is replacement
-    with pytest.raises(ValueError, match="no token embeddings to resize"):
+    with pytest.raises(ValueError, match="ELMo spells every word in characters"):
         model.resize_token_embeddings(10)
 
 

@@ -112,6 +112,7 @@ def read_config(task: Task, settings: TaskSettings) -> tuple[ElmoConfig, bool]:
         if is_trained and name not in CHANGEABLE and before != value:
             raise ElmoError(f"{folder} has {name}={before}, not {value}: a trained task model cannot change it")
     try:
+        ElmoConfig.refuse_unknown(changes)
         return ElmoConfig.from_dict({**config.to_dict(), **changes}), is_trained
     except (ValueError, TypeError, StrictDataclassError) as error:  # it names what it refuses
         raise ElmoError(" ".join(str(error).split())) from error
