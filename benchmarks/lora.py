@@ -35,9 +35,6 @@ VARIANTS = {
 }
 # Of the biLM's LSTMs alone: the head's have matrices of the same names.
 TARGETS = r"elmo\.(forward|backward)_lm\..*\.(input_gates|recurrent_gates|projection)"
-RANK = 8
-# Of probabilities: a merged matrix is rounded otherwise than its two parts.
-TOLERANCE = 1e-5
 
 
 class LoraRun(Run):
@@ -46,14 +43,10 @@ class LoraRun(Run):
     def _build(self) -> None:
         super()._build()
         self.model.save_pretrained(self.folder / "base")
-        own = []
-        for name, child in self.model.named_children():
-            if any(parameter.requires_grad for parameter in child.parameters()):
-                own.append(f"model.{name}")  # peft compares ends: `encoder` would also be the biLM's `char_encoder`
-        config = LoraConfig(
-            task_type="TOKEN_CLS", r=RANK, lora_alpha=2 * RANK, target_modules=TARGETS, modules_to_save=own
-        )
-        self.model = get_peft_model(self.model, config)
+        # peft compares ends of names: `encoder` alone would also be the biLM's `char_encoder`.
+        own = sorted({"model." + name.split(".")[0] for name, p in self.model.named_parameters() if p.requires_grad})
+        lora = LoraConfig(task_type="TOKEN_CLS", r=8, lora_alpha=16, target_modules=TARGETS, modules_to_save=own)
+        self.model = get_peft_model(self.model, lora)
 
 
 @torch.no_grad()
@@ -80,9 +73,9 @@ def check_adapter(run: Run) -> dict[str, Any]:
             model = model.merge_and_unload()
         new_labels, new_chances = label_words(model, run)
         facts[f"{step}: other labels"] = int((labels != new_labels).sum())
-        facts[f"{step}: largest difference"] = float((chances - new_chances).abs().max())
-        if facts[f"{step}: largest difference"] > TOLERANCE:
-            raise SystemExit(f"the adapter, {step}, gives something else: {facts}")
+        gaps = (chances - new_chances).abs()
+        facts[f"{step}: largest difference"] = float(gaps.max())
+        facts[f"{step}: share above 1e-5"] = float((gaps > 1e-5).double().mean())
     facts["adapter MB"] = (adapter / "adapter_model.safetensors").stat().st_size / 1e6
     facts["base MB"] = (base / "model.safetensors").stat().st_size / 1e6
     return facts
@@ -90,15 +83,10 @@ def check_adapter(run: Run) -> dict[str, Any]:
 
 def train(variant: str, seed: int, arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Train one model; return its numbers of parameters, its score and the seconds of the processor it took."""
-    settings, training = read_arguments(
-        [
-            *SETTINGS,
-            *("--train_file", str(arguments.train_file), "--validation_file", str(arguments.validation_file)),
-            *("--word_vectors", str(arguments.word_vectors), "--model_name_or_path", MINI),
-            *("--num_train_epochs", str(arguments.epochs), "--seed", str(seed), "--output_dir", folder),
-            *VARIANTS[variant],
-        ]
-    )
+    given = ["--train_file", arguments.train_file, "--validation_file", arguments.validation_file]
+    given += ["--word_vectors", arguments.word_vectors, "--model_name_or_path", MINI, "--output_dir", folder]
+    given += ["--num_train_epochs", arguments.epochs, "--seed", seed]
+    settings, training = read_arguments([*SETTINGS, *map(str, given), *VARIANTS[variant]])
     run = (LoraRun if variant == "LoRA" else Run)(settings, training)
     trained = {name: p.numel() for name, p in run.model.named_parameters() if p.requires_grad}
     start = time.process_time()  # others may share the core
@@ -109,10 +97,10 @@ def train(variant: str, seed: int, arguments: argparse.Namespace, folder: str) -
         "seed": seed,
         "trained": sum(trained.values()),
         "of the biLM": sum(count for name, count in trained.items() if "elmo." in name),
-        "f1": run.trainer.evaluate(ignore_keys=[])["eval_f1"],  # the labels of the CRF among the outputs
+        "f1": run.trainer.evaluate(ignore_keys=[])["eval_f1"],  # the CRF's labels are scored
         "seconds": seconds,
     }
-    if variant == "LoRA":
+    if variant == "LoRA" and seed == arguments.seeds[0]:
         row["adapter"] = check_adapter(run)
     return row
 
@@ -141,7 +129,7 @@ def main() -> None:
     parser.add_argument("train_file", type=Path)
     parser.add_argument("validation_file", type=Path)
     parser.add_argument("--word_vectors", required=True, type=Path)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     arguments = parser.parse_args()
     logging.set_verbosity_error()
