@@ -323,6 +323,9 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
             raise ValueError(f"`words` must be a list of words, got the text {words!r}")
         if not len(predicate_index):
             return []
+        for index in predicate_index:
+            if not 0 <= index < len(words):
+                raise ValueError(f"`predicate_index` must be from 0 to {len(words) - 1}, got {index}")
         inputs = tokenizer([list(words)] * len(predicate_index), is_split_into_words=True, return_tensors="pt")
         inputs["predicate_index"] = torch.tensor(predicate_index) + 1  # after `<S>`
         with eval_mode(self):

@@ -240,7 +240,7 @@ def test_a_missing_predicate_and_a_sentence_without_words_are_refused(model):
     del inputs["predicate_index"]
     with pytest.raises(ValueError, match="one position for each of 1 rows, got None"):
         model(**inputs)
-    with pytest.raises(ValueError, match="must be positions of words, of which the first is 1; got 10"):
+    with pytest.raises(ValueError, match="`predicate_index` must be from 0 to 8, got 9"):
         model.label(WORDS, [2, 9], ElmoTokenizer())
 
 
