@@ -149,7 +149,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 Which row of `char_ids` each word of each lane is, forward before backward, each in the order in which
                 its language model reads.
             segments (`(B, T)`, *optional*):
-                Of lanes, how often states are set to zero up to a word: 0 where it goes on from `states`.
+                Of lanes, how often states are set to zero up to a word: 0 where it continues from `states`.
             negatives ([`Negatives`], *optional*):
                 The sampled words; by default, in training mode, new ones are drawn.
             num_items_in_batch (`int`, *optional*):

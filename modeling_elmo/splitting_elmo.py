@@ -100,7 +100,7 @@ def truncate(lengths: list[int], max_length: int, markers: int, strategy: str) -
         raise ValueError("truncation='only_second' needs a second text to truncate")
     rest = sum(lengths) - lengths[target]
     if rest >= max(room, 1):
-        # The zero-shot pipeline looks for "too short" and goes on without truncation.
+        # The zero-shot pipeline looks for "too short" and then does not truncate.
         raise ValueError(
             f"the text to truncate is too short for max_length={max_length}: with truncation={strategy!r} "
             f"the other text and the sentence markers are {rest + markers} tokens"
