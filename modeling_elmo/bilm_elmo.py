@@ -219,8 +219,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
         shape = (2, 3, self.config.max_characters_per_token)
         char_ids = torch.randint(1, self.config.char_vocab_size, shape, generator=generator)
         input_ids = torch.full(shape[:2], self.config.unk_token_id)
-        mask = torch.ones_like(input_ids)
-        return {"input_ids": input_ids.to(self.device), "char_ids": char_ids.to(self.device), "attention_mask": mask}
+        inputs = {"input_ids": input_ids, "char_ids": char_ids, "attention_mask": torch.ones_like(input_ids)}
+        return {name: tensor.to(self.device) for name, tensor in inputs.items()}
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vectors of words, where the model has any, to a tokenizer with more words."""

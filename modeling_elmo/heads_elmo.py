@@ -457,6 +457,10 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         Beside them, the biLM's layers if `output_hidden_states` or the config asks for them.
         """
         input_ids, char_ids, attention_mask, token_type_ids, bilm_layers, inputs_embeds = inputs
+        if inputs_embeds is not None and (bilm_layers is not None or self.config.elmo_placement == "none"):
+            raise ValueError(
+                "`inputs_embeds` are for the biLM, which does not run: it is absent, or its layers are given"
+            )
         if output_attentions:
             warn_about_attentions()
         if output_hidden_states is None:

@@ -89,6 +89,19 @@ def test_vectors_of_words_need_no_characters():
         model(inputs_embeds=torch.randn(2, 5, 99))
 
 
+def test_vectors_of_words_that_nothing_would_read_are_refused():
+    case = CASES["SequenceClassification"]
+    inputs = case.inputs()
+    vectors = torch.zeros(BATCH, WORDS, SIZES["projection_dim"])
+    model = case.model_class(case.config()).eval()
+    layers = model.bilm_layers(inputs["char_ids"])
+    with pytest.raises(ValueError, match="the biLM, which does not run"):
+        model(**inputs, bilm_layers=layers, inputs_embeds=vectors)
+    without = case.model_class(case.config(elmo_placement="none", word_vector_dim=3)).eval()
+    with pytest.raises(ValueError, match="the biLM, which does not run"):
+        without(**inputs, inputs_embeds=vectors)
+
+
 def test_asking_for_attentions_is_reported(caplog):
     model = ElmoModel(CASES["Model"].config()).eval()
     logging.getLogger("transformers").propagate = True
