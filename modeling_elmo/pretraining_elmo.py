@@ -120,7 +120,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         word_index: Tensor | None = None,
         segments: Tensor | None = None,
         negatives: Negatives | None = None,
-        num_items_in_batch: Tensor | int | None = None,
+        num_items_in_batch: Tensor | float | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
@@ -152,9 +152,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 Of lanes, how often states are set to zero up to a word: 0 where it continues from `states`.
             negatives ([`Negatives`], *optional*):
                 The sampled words; by default, in training mode, new ones are drawn.
-            num_items_in_batch (`int`, *optional*):
+            num_items_in_batch (`float`, *optional*):
                 What to divide the summed losses by, instead of the number of predictions: that of a whole step, when
-                it is made of several batches.
+                it is made of several batches, divided by the number of processes whose gradients are averaged.
             use_cache (`bool`, *optional*):
                 Whether to return the final states. Lanes always do.
             output_hidden_states (`bool`, *optional*):
@@ -200,7 +200,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self,
         pairs: Iterable[tuple[Tensor, Tensor]],
         negatives: Negatives | None,
-        num_items_in_batch: Tensor | int | None,
+        num_items_in_batch: Tensor | float | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean of the two language models' losses, and each, from outputs (N, P) and targets (N,)."""
         if negatives is None and self.training:
@@ -210,12 +210,12 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             kept = words != IGNORED
             outputs, words = self.dropout(outputs)[kept], words[kept]
             self._check_words(words)
-            count = len(words) if num_items_in_batch is None else num_items_in_batch
-            losses.append(self.softmax(outputs, words, negatives) / max(count, 1))
+            count = max(len(words), 1) if num_items_in_batch is None else num_items_in_batch
+            losses.append(self.softmax(outputs, words, negatives) / count)
         return (losses[0] + losses[1]) / 2, losses[0], losses[1]
 
     def _score_labels(
-        self, pairs: Iterable[tuple[Tensor, Tensor]], mask: Tensor, num_items_in_batch: Tensor | int | None
+        self, pairs: Iterable[tuple[Tensor, Tensor]], mask: Tensor, num_items_in_batch: Tensor | float | None
     ) -> tuple[Tensor, ...]:
         """Return the losses as `_losses` does, then log p of the word at each position (B, T), 0 without a label."""
         predicted = mask[:, 1:] & mask[:, :-1]
@@ -228,8 +228,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             places = score[:, :-1] if is_backward else score[:, 1:]
             places[predicted] = log_p
             scores.append(score)
-            count = kept.sum() if num_items_in_batch is None else num_items_in_batch
-            losses.append(-log_p.sum() / max(count, 1))
+            count = kept.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+            losses.append(-log_p.sum() / count)
         return (losses[0] + losses[1]) / 2, *losses, *scores
 
     def _check_words(self, words: Tensor) -> None:

@@ -44,8 +44,8 @@ def make_reader(tokenizer, streaming=False, **settings) -> BlockReader:
 def words_of(windows, tokenizer) -> tuple[list[list[str]], list[list[str]]]:
     """What each language model predicted, lane by lane over all windows: (forward lanes, backward lanes)."""
     sides: tuple[list[list[str]], list[list[str]]] = ([], [])
-    for groups in windows:
-        lanes = [[lane for window in groups for lane in window.labels[side]] for side in (0, 1)]
+    for step in windows:
+        lanes = [[lane for window in step.windows for lane in window.labels[side]] for side in (0, 1)]
         for side in (0, 1):
             if not sides[side]:
                 sides[side].extend([] for _ in lanes[side])
@@ -56,7 +56,7 @@ def words_of(windows, tokenizer) -> tuple[list[list[str]], list[list[str]]]:
 
 def count_predicted(windows, tokenizer) -> tuple[Counter, Counter]:
     counts = (Counter(), Counter())
-    for window in itertools.chain(*windows):
+    for window in itertools.chain(*(step.windows for step in windows)):
         for count, labels in zip(counts, window.labels, strict=True):
             count.update(tokenizer.convert_ids_to_tokens(labels[labels != IGNORED].tolist()))
     return counts
@@ -76,27 +76,25 @@ def test_every_word_of_every_epoch_is_predicted_once_in_each_direction(
 ):
     totals = (Counter(), Counter())
     for rank in range(processes):
-        reader = make_reader(
-            tokenizer, streaming, block_rows=block_rows, epochs=epochs, rank=rank, processes=processes
-        )
-        windows = LaneWindows(reader, 4, 6)
+        reader = make_reader(tokenizer, streaming, block_rows=block_rows, epochs=epochs)
+        windows = LaneWindows(reader, 4, 6, rank=rank, processes=processes)
         for total, part in zip(totals, count_predicted(windows, tokenizer), strict=True):
             total.update(part)
     assert totals == expected_counts(epochs)
 
 
 def test_an_epoch_ends_before_the_next_begins(tokenizer):
-    """Of any process, all of an epoch is dealt out before anything of the next."""
+    """All of an epoch is dealt out before anything of the next."""
     blocks = list(itertools.islice(make_reader(tokenizer, epochs=None).read(), 2 * len(SENTENCES)))
-    first = Counter(token.targets[0] for block in blocks[: len(SENTENCES)] for token in block.tokens)
-    assert first == expected_counts()[0]
-    orders = [[block.tokens[0].targets[0] for block in half] for half in (blocks[:83], blocks[83:])]
+    first = Counter(word for block in blocks[: len(SENTENCES)] for sentence in block.sentences for word in sentence)
+    assert first == WORDS
+    orders = [[block.sentences[0][0] for block in half] for half in (blocks[:83], blocks[83:])]
     assert orders[0] != orders[1]
 
 
-def test_every_epoch_of_a_stream_has_its_own_order_in_each_process(tokenizer):
-    blocks = list(make_reader(tokenizer, streaming=True, epochs=2, processes=2).read())
-    epochs = [[block.tokens[0].targets[0] for block in blocks if block.epoch == epoch] for epoch in (0, 1)]
+def test_every_epoch_of_a_stream_has_its_own_order(tokenizer):
+    blocks = list(make_reader(tokenizer, streaming=True, epochs=2).read())
+    epochs = [[block.sentences[0][0] for block in blocks if block.epoch == epoch] for epoch in (0, 1)]
     assert epochs[0] != epochs[1]
 
 
@@ -118,7 +116,8 @@ def test_lanes_read_sentences_from_beginning_to_end_and_the_backward_half_each_i
 
 def test_what_is_read_is_what_was_predicted_before(tokenizer):
     """In a lane the next input is the last prediction, but for a new sentence, which begins with its marker."""
-    for (window,) in LaneWindows(make_reader(tokenizer), 4, 6):
+    for step in LaneWindows(make_reader(tokenizer), 4, 6):
+        (window,) = step.windows
         words = [tokenizer.char_ids_to_word(row) for row in window.char_ids.tolist()]
         for side, begin in ((0, "<S>"), (1, "</S>")):
             for index, labels in zip(window.word_index[side], window.labels[side], strict=True):
@@ -130,8 +129,58 @@ def test_what_is_read_is_what_was_predicted_before(tokenizer):
 
 
 def test_a_full_window_has_no_gaps_until_the_text_ends(tokenizer):
-    counts = [window.predictions for (window,) in LaneWindows(make_reader(tokenizer, epochs=2), 4, 6)]
+    steps = list(LaneWindows(make_reader(tokenizer, epochs=2), 4, 6))
+    counts = [window.predictions for step in steps for window in step.windows]
+    assert counts == [step.predictions for step in steps]
     assert set(counts[:-3]) == {24}
+
+
+@pytest.mark.parametrize("block_rows", [8, 100])
+def test_lanes_share_what_is_left_when_the_text_ends(block_rows, tokenizer):
+    """Most of the text is in the blocks of a few lanes, but the run takes hardly more steps than full ones."""
+    counts = [step.predictions for step in LaneWindows(make_reader(tokenizer, block_rows=block_rows), 16, 6)]
+    total = WORDS.total() + len(SENTENCES)
+    longest = max(map(len, SENTENCES)) + 1
+    assert sum(counts) == total
+    assert len(counts) <= -(-total // (16 * 6)) + -(-longest // 6)
+
+
+@pytest.mark.parametrize("block_rows", [1, 8, 100])
+@pytest.mark.parametrize("reset_states", ["document", "sentence"])
+def test_processes_read_the_lanes_that_one_process_reads(reset_states, block_rows, tokenizer):
+    def read(lanes, groups, rank=0, processes=1):
+        reader = make_reader(tokenizer, block_rows=block_rows, epochs=2, reset_states=reset_states)
+        return list(LaneWindows(reader, lanes, 6, groups, rank=rank, processes=processes))
+
+    def labels(*steps) -> list:
+        """Those of all lanes, (2, lanes, 6)."""
+        windows = [window for step in steps for window in step.windows]
+        padded = [torch.nn.functional.pad(w.labels, (0, 6 - w.labels.shape[2]), value=IGNORED) for w in windows]
+        return torch.cat(padded, dim=1).tolist()
+
+    whole = read(12, 1)
+    for processes, lanes, groups in ((2, 6, 1), (3, 2, 2), (4, 1, 3)):
+        parts = [read(lanes, groups, rank, processes) for rank in range(processes)]
+        for one, *others in zip(whole, *parts, strict=True):
+            assert labels(one) == labels(*others)
+            assert {(other.position.block, other.predictions) for other in others} == {
+                (one.position.block, one.predictions)
+            }
+
+
+@pytest.mark.parametrize("lanes", [1, 5, 7, 30])
+def test_reading_resumes_with_any_number_of_lanes_and_reads_everything_once(lanes, tokenizer):
+    def windows(lanes, position=None):
+        return LaneWindows(make_reader(tokenizer, block_rows=8, epochs=2, seed=3), lanes, 5, position=position)
+
+    whole = list(windows(7))
+    for stop in (0, len(whole) // 2, len(whole) - 2):
+        totals = count_predicted(whole[: stop + 1], tokenizer)
+        first = list(itertools.islice(windows(lanes, whole[stop].position), 3))
+        rest = list(windows(6, first[-1].position)) if first else []
+        for total, part in zip(totals, count_predicted(first + rest, tokenizer), strict=True):
+            total.update(part)
+        assert totals == expected_counts(2)
 
 
 @pytest.mark.parametrize(("reset_states", "begins"), [("sentence", "every"), ("document", "some")])
@@ -139,7 +188,8 @@ def test_a_new_segment_begins_where_states_are_zero_again(reset_states, begins, 
     """At every sentence; or at a document's first, which follows a blank line or begins a block."""
     reader = make_reader(tokenizer, block_rows=8, shuffle=False, reset_states=reset_states)
     found = []
-    for (window,) in LaneWindows(reader, 4, 6):
+    for step in LaneWindows(reader, 4, 6):
+        (window,) = step.windows
         words = [tokenizer.char_ids_to_word(row) for row in window.char_ids.tolist()]
         for index, labels, segments in zip(window.word_index[0], window.labels[0], window.segments, strict=True):
             steps = torch.diff(segments, prepend=torch.zeros(1, dtype=torch.long))
@@ -149,12 +199,16 @@ def test_a_new_segment_begins_where_states_are_zero_again(reset_states, begins, 
             assert set(steps.tolist()) <= {0, 1}
     rows = [*range(5), None, *range(5, len(SENTENCES))]  # sentences and the blank line
     documents = [row for place, row in enumerate(rows) if place % 8 == 0 or rows[place - 1] is None]
-    expected = range(len(SENTENCES)) if begins == "every" else documents
-    assert sorted(found) == sorted(f"{number}.0" for number in expected)
+    if begins == "every":
+        assert sorted(found) == sorted(f"{number}.0" for number in range(len(SENTENCES)))
+    else:  # and, when the text ends, at what a lane takes over from another
+        assert {f"{number}.0" for number in documents} <= set(found)
+        assert len(documents) < len(found) < len(documents) + 16
 
 
 def test_lanes_that_are_never_reset_have_no_segments(tokenizer):
-    assert all(window.segments is None for (window,) in LaneWindows(make_reader(tokenizer), 4, 6))
+    steps = list(LaneWindows(make_reader(tokenizer), 4, 6))
+    assert all(window.segments is None for step in steps for window in step.windows)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -167,13 +221,13 @@ def test_reading_goes_on_from_any_state_as_if_it_had_not_stopped(block_rows, res
 
     whole = list(windows())
     for stop in (0, 1, len(whole) // 2, len(whole) - 2, len(whole) - 1):
-        rest = list(windows(whole[stop][-1].position))
+        rest = list(windows(whole[stop].position))
         assert len(rest) == len(whole) - stop - 1
         for got, expected in zip(rest, whole[stop + 1 :], strict=True):
-            for one, other in zip(got, expected, strict=True):
+            assert got.position == expected.position
+            for one, other in zip(got.windows, expected.windows, strict=True):
                 assert one.labels.tolist() == other.labels.tolist()
                 assert one.char_ids[one.word_index].tolist() == other.char_ids[other.word_index].tolist()
-                assert one.position == other.position
                 assert one.segments.tolist() == other.segments.tolist()
 
 
@@ -188,8 +242,8 @@ def test_a_worker_process_gives_the_same_windows(tokenizer):
     with prefetch(LaneWindows(make_reader(tokenizer), 4, 6), workers=1) as windows:
         ahead = list(windows)
     for one, other in zip(alone, ahead, strict=True):
-        assert one[0].position == other[0].position
-        assert one[0].labels.tolist() == other[0].labels.tolist()
+        assert one.position == other.position
+        assert one.windows[0].labels.tolist() == other.windows[0].labels.tolist()
 
 
 def test_an_endless_run_over_no_words_is_refused(tokenizer):

@@ -1,5 +1,6 @@
 """training.pretrain: from text to a folder, interrupted or not, alone or together."""
 
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import ElmoModel, ElmoTokenizer
 from training import pretrain, processes, run
+from training.data import encode_window, lay_out
 
 MODULE = "training.pretrain"
 # Two half batches and one whole: the same float32 sums in another order, over forty updates.
@@ -352,6 +354,88 @@ def test_two_processes_train_evaluate_and_go_on_bit_for_bit(text, tmp_path):
 )
 def test_the_launchers_command_line_says_how_many_processes_are_wanted(launcher, count):
     assert processes.requested_processes(launcher, "s") == count
+
+
+# Texts that end in different ways: fewer sentences than lanes; some lanes ahead of others; whole groups without text.
+ENDINGS = {"few": 3, "uneven": 61, "long": 140}
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("endings")
+    chance = random.Random(1)
+    for name, count in ENDINGS.items():
+        lines = [" ".join(chance.choices("abcdefghij", k=chance.choice([1, 3, 8, 40]))) for _ in range(count)]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return {name: str(folder / name) for name in ENDINGS}
+
+
+def matrix_arguments(text, output, lanes: int, groups: int, *more: object) -> list[str]:
+    own = ["tiny", "--train_file", text, "--output_dir", str(output), "--workers", "0", "--num_train_epochs", "1"]
+    own += ["--lanes", str(lanes), "--gradient_accumulation_steps", str(groups), "--block_rows", "4"]
+    own += ["--window", "5", "--min_count", "1", "--save_steps", "2", "--save_total_limit", "100"]
+    return [*own, "--config_overrides", "num_negatives=6", "dropout=0", *map(str, more)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_any_number_of_processes_and_groups_ends_with_the_weights_of_one_process(count, endings, tmp_path):
+    """Every one of them reads uneven text to its end, and resumes in the middle, with the same number of lanes."""
+    jobs = []
+    for groups, (name, path) in itertools.product((1, 2, 3), endings.items()):
+        output = tmp_path / f"{name}-{groups}"
+        jobs.append(matrix_arguments(path, output, 2, groups))
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+    done = subprocess.run(
+        [*launcher, str(Path(__file__).parent / "several_runs.py"), str(tmp_path / "jobs.json")],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for groups, (name, path) in itertools.product((1, 2, 3), endings.items()):
+        output = tmp_path / f"{name}-{groups}"
+        one = tmp_path / f"{name}-{groups}-one"
+        AcceleratorState._reset_state(reset_partial_state=True)
+        assert pretrain.main(matrix_arguments(path, one, 2 * groups * count, 1)) == 0
+        torch.testing.assert_close(weights(output), weights(one), atol=ACCUMULATION_TOLERANCE, rtol=0)
+        results = [json.loads((folder / "all_results.json").read_text()) for folder in (output, one)]
+        for key in ("train_steps", "train_words"):
+            assert results[0][key] == results[1][key]
+        # Lanes that are as many are dealt out to one process.
+        checkpoints = run.sorted_checkpoints(output)
+        if len(checkpoints) > 1:
+            resumed = tmp_path / f"{name}-{groups}-resumed"
+            AcceleratorState._reset_state(reset_partial_state=True)
+            more = ("--resume_from_checkpoint", checkpoints[0])
+            assert pretrain.main(matrix_arguments(path, resumed, 2 * groups * count, 1, *more)) == 0
+            torch.testing.assert_close(weights(output), weights(resumed), atol=ACCUMULATION_TOLERANCE, rtol=0)
+
+
+def test_lanes_that_have_all_ended_keep_their_states():
+    letters = ElmoTokenizer(vocab=list("ab"))
+    window = encode_window([[], []], letters)
+    before, after = ((torch.rand(2, 1, 2, 4), torch.rand(2, 1, 2, 8)) for _ in range(2))
+    assert run.carry_on(window, before, after) is before
+    assert not any(states.any() for states in run.carry_on(window, None, after))
+    window = encode_window([lay_out(["a"], letters), []], letters)
+    assert all(one.equal(other) for one, other in zip(run.carry_on(window, before, after), after, strict=True))
+
+
+def test_a_checkpoint_of_two_processes_resumes_with_one_which_reads_the_rest(endings, tmp_path, capsys):
+    text = endings["long"]
+    more = matrix_arguments(text, tmp_path / "two", 4, 1)
+    done = launch(*more)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads((tmp_path / "two" / "all_results.json").read_text())
+    checkpoint = tmp_path / "two" / "checkpoint-4"
+    one = matrix_arguments(text, tmp_path / "one", 4, 1, "--resume_from_checkpoint", checkpoint)
+    assert pretrain.main(one) == 0
+    assert "was saved by 2 processes: its 8 lanes of text are dealt out again as 4" in capsys.readouterr().out
+    rest = json.loads((tmp_path / "one" / "all_results.json").read_text())
+    assert rest["train_words"] == results["train_words"]
+    assert rest["train_steps"] > results["train_steps"]
 
 
 def test_two_processes_make_the_updates_of_one_with_all_their_lanes(text, tmp_path):

@@ -1,13 +1,14 @@
 """Read a corpus for pretraining: rows of text -> sentences -> blocks -> lanes -> windows.
 
-A block is a number of consecutive rows. Every epoch shuffles the blocks by seed and deals them out to the processes. A
-lane reads one block after another, one window at a time, so the LSTM states it carries belong to the text before. The
-backward language model reads the same sentences in the same order, each one reversed. With `reset_states`, the states
-of a lane are zero again where a document or a sentence begins, as they are for a model that reads it alone.
+A block is a number of consecutive rows. Every epoch shuffles the blocks by seed. A lane reads one block after another,
+one window at a time, so the LSTM states it carries belong to the text before. The backward language model reads the
+same sentences in the same order, each one reversed. With `reset_states`, the states of a lane are zero again where a
+document or a sentence begins, as they are for a model that reads it alone.
 
 Shapes: B lanes, T words per window, U distinct words in a window, C characters per word.
 """
 
+import bisect
 import itertools
 import multiprocessing
 import os
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from datasets.distributed import split_dataset_by_node
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
@@ -92,16 +92,17 @@ def lay_out(words: Sequence[str], tokenizer: ElmoTokenizer, is_reset: bool = Fal
 
 
 class Block(NamedTuple):
-    """Consecutive sentences; `number` counts the blocks of this process in the epoch."""
+    """Consecutive sentences; `number` counts the blocks of an epoch."""
 
     epoch: int
     number: int
-    tokens: list[Token]
+    sentences: list[list[str]]
+    begins_document: list[bool]  # of each sentence, whether it is a document's first
 
 
 @dataclass
 class BlockReader:
-    """The blocks of a corpus for one of several processes, which together read everything once per epoch."""
+    """The blocks of a corpus, everything once per epoch."""
 
     corpus: Corpus
     tokenizer: ElmoTokenizer
@@ -109,8 +110,6 @@ class BlockReader:
     epochs: int | None = None  # None to read forever
     shuffle: bool = True  # whether every epoch has its own order, made from the seed
     seed: int = 0
-    rank: int = 0
-    processes: int = 1
     reset_states: str = "never"  # or document, which ends at a blank row and at the end of a block, or sentence
 
     def read(self, start: tuple[int, int] = (0, 0), held: Set[tuple[int, int]] = frozenset()) -> Iterator[Block]:
@@ -121,10 +120,10 @@ class BlockReader:
             for number, values in enumerate(self._read_rows(epoch, first), first):
                 if (epoch, number) < start and (epoch, number) not in held:
                     continue
-                tokens = self._lay_out_rows(values)
-                if tokens:
+                sentences, begins_document = self._read_sentences(values)
+                if sentences:
                     has_words = True
-                    yield Block(epoch, number, tokens)
+                    yield Block(epoch, number, sentences, begins_document)
             if not has_words and self.epochs is None:
                 raise ElmoError("the corpus has no words: there is nothing to train on")
             epoch, first = epoch + 1, 0
@@ -136,44 +135,52 @@ class BlockReader:
             if self.shuffle:
                 # A stream can be shuffled only within a buffer: a block's rows are not neighbours in the text.
                 rows = rows.shuffle(seed=self.seed, buffer_size=STREAM_BUFFER)
-            rows = split_dataset_by_node(rows, self.rank, self.processes)
-            rows.set_epoch(epoch)  # last: a split forgets it
+            rows.set_epoch(epoch)
             for batch in itertools.islice(rows.iter(self.block_rows), first, None):
                 yield batch[column]
             return
         starts = np.arange(0, len(rows), self.block_rows)
         if self.shuffle:
             starts = np.random.default_rng([self.seed, epoch]).permutation(starts)
-        for start in starts[self.rank :: self.processes][first:].tolist():
+        for start in starts[first:].tolist():
             yield rows[start : start + self.block_rows][column]
 
-    def _lay_out_rows(self, values: Iterable[Any]) -> list[Token]:
-        tokens: list[Token] = []
-        begins_document = True
+    def _read_sentences(self, values: Iterable[Any]) -> tuple[list[list[str]], list[bool]]:
+        sentences: list[list[str]] = []
+        begins_document: list[bool] = []
+        is_first = True
         for value in values:
-            sentences = self.corpus.sentences(value, self.tokenizer)
-            if not sentences or self.corpus.documents:
-                begins_document = True
-            for words in sentences:
-                is_reset = begins_document if self.reset_states == "document" else self.reset_states == "sentence"
-                tokens += lay_out(words, self.tokenizer, is_reset)
-                begins_document = False
-        return tokens
+            row_sentences = self.corpus.sentences(value, self.tokenizer)
+            if not row_sentences or self.corpus.documents:
+                is_first = True
+            for words in row_sentences:
+                sentences.append(words)
+                begins_document.append(is_first)
+                is_first = False
+        return sentences, begins_document
 
 
 # ---------------------------------------------------------------------------------------------------------- windows
 
 
-# Where a lane is: the epoch, the block, and how many tokens of it have been read.
-Place = tuple[int, int, int]
+# Where a lane is: an epoch and a block, the first of its sentences that the lane reads and the one at which it stops,
+# and how many tokens of these it has read.
+Place = tuple[int, int, int, int, int]
 
 
 class Position(NamedTuple):
-    """Where reading resumes: the next block to be dealt out, and the place of every lane."""
+    """Where reading resumes: the next block to be dealt out, the place of every lane, and places without a lane."""
 
     epoch: int
     block: int
     lanes: Sequence[Place | None]
+    waiting: Sequence[Place] = ()
+
+    def deal(self, lanes: int) -> "Position":
+        """Return the same position for another number of lanes. Surplus places wait for a lane that is free."""
+        places = [*self.lanes[:lanes], *[None] * (lanes - len(self.lanes))]
+        surplus = [place for place in self.lanes[lanes:] if place is not None]
+        return self._replace(lanes=places, waiting=[*surplus, *self.waiting])
 
 
 class Window(NamedTuple):
@@ -181,15 +188,13 @@ class Window(NamedTuple):
 
     char_ids: (U, C), the distinct words. word_index: (2, B, T), the row of `char_ids` of each word that each language
     model reads. labels: (2, B, T), the ids they predict, -100 where a lane has ended. segments: (B, T), how often the
-    states of the lane have been reset in the window up to a word; None if they never are. position: where reading
-    resumes after the window.
+    states of the lane have been reset in the window up to a word; None if they never are.
     """
 
     char_ids: Tensor
     word_index: Tensor
     labels: Tensor
     segments: Tensor | None = None
-    position: Position | None = None
 
     @property
     def predictions(self) -> int:
@@ -201,13 +206,24 @@ class Window(NamedTuple):
         mask = self.labels[0] != IGNORED  # lanes that have ended keep their states
         mask |= ~mask.any()  # a window in which all have ended reads padding
         inputs = {**self._asdict(), "attention_mask": mask}
-        return {name: value.to(device) for name, value in inputs.items() if isinstance(value, Tensor)}
+        return {name: value.to(device) for name, value in inputs.items() if value is not None}
+
+
+class Step(NamedTuple):
+    """What one process reads in a step: a window for each of its groups of lanes.
+
+    predictions: those of each language model, by all processes. position: where reading resumes after the step.
+    """
+
+    windows: list[Window]
+    predictions: int
+    position: Position
 
 
 def encode_window(lanes: Sequence[Sequence[Token]], tokenizer: ElmoTokenizer) -> Window:
-    """Encode B lanes of at most T words."""
-    width = max(map(len, lanes))
-    rows: dict[str, int] = {}
+    """Encode B lanes of at most T words. Where all have ended, there is one word, which nothing is predicted from."""
+    width = max(1, *map(len, lanes))
+    rows: dict[str, int] = {} if any(lanes) else {str(tokenizer.bos_token): 0}
     word_index = torch.zeros(2, len(lanes), width, dtype=torch.long)
     labels = torch.full((2, len(lanes), width), IGNORED)
     resets = torch.zeros(len(lanes), width, dtype=torch.long)
@@ -223,78 +239,147 @@ def encode_window(lanes: Sequence[Sequence[Token]], tokenizer: ElmoTokenizer) ->
     return Window(char_ids, word_index, labels, resets.cumsum(1))
 
 
-@dataclass
-class Lane:
-    """A reader of one block after another: its block, and how many tokens of it have been read."""
+class Piece:
+    """The sentences of a block that one lane reads, from `first` to before `last`, and how far it has read them."""
 
-    block: Block | None = None
-    offset: int = 0
+    def __init__(self, block: Block, first: int, last: int, offset: int = 0) -> None:
+        self.block, self.first, self.offset = block, first, offset
+        # A sentence has a token for every word and one for its end.
+        ends = list(itertools.accumulate(len(words) + 1 for words in block.sentences[first:last]))
+        self.starts, self.size = [0, *ends[:-1]], ends[-1]
+        self.tokens: list[Token] | None = None
 
     @property
-    def place(self) -> Place | None:
-        return None if self.block is None else (self.block.epoch, self.block.number, self.offset)
+    def last(self) -> int:
+        return self.first + len(self.starts)
 
-    def read(self, count: int) -> list[Token]:
-        """Return the next tokens of the block, at most `count`."""
-        assert self.block is not None
-        tokens = self.block.tokens[self.offset : self.offset + count]
-        self.offset += len(tokens)
-        if self.offset == len(self.block.tokens):
-            self.block = None
-        return tokens
+    @property
+    def place(self) -> Place:
+        return self.block.epoch, self.block.number, self.first, self.last, self.offset
+
+    @property
+    def remaining(self) -> int:
+        return self.size - self.offset
+
+    @property
+    def can_split(self) -> bool:
+        return self.starts[-1] > self.offset
+
+    def split(self) -> "Piece":
+        """Cut off about half of what has not been read, from the beginning of a sentence on."""
+        middle = bisect.bisect_left(self.starts, self.offset + self.remaining / 2)
+        middle = min(middle, len(self.starts) - 1)
+        later = Piece(self.block, self.first + middle, self.last)
+        self.starts, self.size = self.starts[:middle], self.starts[middle]
+        return later
+
+    def peek(self, count: int, reset_states: str, tokenizer: ElmoTokenizer) -> list[Token]:
+        """Return the next tokens. All of the piece are laid out at the first call."""
+        if self.tokens is None:
+            self.tokens = []
+            for number in range(self.first, self.last):
+                is_reset = reset_states == "sentence"
+                if reset_states == "document":  # what is before a piece was read by another lane
+                    is_reset = number == self.first or self.block.begins_document[number]
+                self.tokens += lay_out(self.block.sentences[number], tokenizer, is_reset)
+        return self.tokens[self.offset : self.offset + count]
 
 
 class LaneWindows(IterableDataset):
-    """Windows of parallel lanes, in `groups` of lanes that make one step together.
+    """The steps of one of several processes: windows of its lanes, in `groups` that make one step together.
 
-    A lane that reaches the end of its block takes the next one. When there are no more blocks, lanes end. `position`
-    is where to resume, instead of at the beginning.
+    A lane that reaches the end of its piece takes the next block. When there are no more blocks, it takes half of what
+    is left to the lane that has most, so that lanes end together. Every process deals the text out to all lanes, and
+    lays out and encodes its own. So the lanes are the same for any number of processes, and all take the same number
+    of steps. `position` is where to resume, instead of at the beginning.
     """
 
     def __init__(
-        self, reader: BlockReader, lanes: int, window: int, groups: int = 1, position: Position | None = None
+        self,
+        reader: BlockReader,
+        lanes: int,
+        window: int,
+        groups: int = 1,
+        position: Position | None = None,
+        rank: int = 0,
+        processes: int = 1,
     ) -> None:
         self.reader, self.lanes, self.window = reader, lanes, window
-        self.position = position or Position(0, 0, [None] * (lanes * groups))
+        own = lanes * groups
+        self.own = range(rank * own, (rank + 1) * own)
+        self.position = (position or Position(0, 0, [])).deal(own * processes)
 
-    def __iter__(self) -> Iterator[list[Window]]:
-        epoch, number, places = self.position
-        held = {(place[0], place[1]) for place in places if place}
-        blocks = self.reader.read((epoch, number), held)
-        held_blocks = {(block.epoch, block.number): block for block in itertools.islice(blocks, len(held))}
-        lanes = [Lane(held_blocks[place[0], place[1]], place[2]) if place else Lane() for place in places]
+    def __iter__(self) -> Iterator[Step]:
+        self._open()
         while True:
-            lines = []
-            for lane in lanes:
-                line: list[Token] = []
-                while len(line) < self.window:
-                    if lane.block is None:
-                        lane.block, lane.offset = next(blocks, None), 0
-                        if lane.block is None:
-                            break
-                        epoch, number = lane.block.epoch, lane.block.number + 1
-                    line += lane.read(self.window - len(line))
-                lines.append(line)
-            if not any(lines):
+            lines = [self._read_line(lane) for lane in range(len(self.pieces))]
+            predictions = sum(count for count, _ in lines)
+            if predictions == 0:
                 return
-            position = Position(epoch, number, [lane.place for lane in lanes])
             windows = []
-            for start in range(0, len(lines), self.lanes):
-                window = encode_window(lines[start : start + self.lanes], self.reader.tokenizer)
+            for start in self.own[:: self.lanes]:
+                tokens = [tokens for _, tokens in lines[start : start + self.lanes]]
+                window = encode_window(tokens, self.reader.tokenizer)
                 segments = None if self.reader.reset_states == "never" else window.segments
-                windows.append(window._replace(segments=segments, position=position))
-            yield windows
+                windows.append(window._replace(segments=segments))
+            places = [piece and piece.place for piece in self.pieces]
+            waiting = [piece.place for piece in self.waiting]
+            yield Step(windows, predictions, Position(*self.next_block, places, waiting))
+
+    def _open(self) -> None:
+        """Start reading at the position."""
+        epoch, number, places, waiting = self.position
+        held = {place[:2] for place in (*places, *waiting) if place}
+        self.blocks = self.reader.read((epoch, number), held)
+        held_blocks = {(block.epoch, block.number): block for block in itertools.islice(self.blocks, len(held))}
+
+        def restore(place: Place) -> Piece:
+            return Piece(held_blocks[place[:2]], *place[2:])
+
+        self.next_block = epoch, number
+        self.pieces = [place and restore(place) for place in places]
+        self.waiting = [restore(place) for place in waiting]
+
+    def _read_line(self, lane: int) -> tuple[int, list[Token]]:
+        """Advance a lane by a window. Return how many tokens it reads and, of this process's own lanes, the tokens."""
+        count = 0
+        tokens: list[Token] = []
+        while count < self.window:
+            piece = self.pieces[lane] = self.pieces[lane] or self._next_piece()
+            if piece is None:
+                break
+            step = min(self.window - count, piece.remaining)
+            if lane in self.own:
+                tokens += piece.peek(step, self.reader.reset_states, self.reader.tokenizer)
+            piece.offset += step
+            count += step
+            if piece.remaining == 0:
+                self.pieces[lane] = None
+        return count, tokens
+
+    def _next_piece(self) -> Piece | None:
+        """Return what a free lane reads next, if anything is left."""
+        if self.waiting:
+            return self.waiting.pop(0)
+        block = next(self.blocks, None)
+        if block is not None:
+            self.next_block = block.epoch, block.number + 1
+            return Piece(block, 0, len(block.sentences))
+        longest = max(
+            (piece for piece in self.pieces if piece and piece.can_split), key=lambda p: p.remaining, default=None
+        )
+        return longest and longest.split()
 
 
 @contextmanager
-def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[list[Window]]]:
-    """Yield an iterator over windows, which a process prepares ahead (`workers` 1) or none does (0)."""
+def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[Step]]:
+    """Yield an iterator over steps, which a process prepares ahead (`workers` 1) or none does (0)."""
     loader = DataLoader(
         windows,
         batch_size=None,
         num_workers=workers,
         prefetch_factor=PREFETCHED if workers else None,
-        collate_fn=list,  # leaves the windows as they are
+        collate_fn=_keep,
         generator=torch.Generator(),  # not torch's global one, whose state is part of a checkpoint
         worker_init_fn=_ignore_signals,
     )
@@ -304,6 +389,10 @@ def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[list[Windo
     finally:
         if workers:
             iterator._shutdown_workers()  # no signal ends them
+
+
+def _keep(step: Step) -> Step:
+    return step
 
 
 def _ignore_signals(_: int) -> None:

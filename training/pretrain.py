@@ -26,20 +26,22 @@ from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, gather_object, set_seed
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
+from transformers.utils import CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
 from modeling_elmo.card import training_card
 from modeling_elmo.corpus import Corpus, open_corpus
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
+from modeling_elmo.files import BAD_INPUT, ElmoError, file_digest, first_line, write_text
 from modeling_elmo.softmax_elmo import ElmoSoftmax
 from training.data import BlockReader, count_words
 from training.processes import keep_alive_until_exit, run_script
 from training.run import RESULTS_FILE, Run, find_checkpoint, read_state
 from training.settings import Settings, in_one_line, read_settings
 
-VOCABULARY_FILE = "vocab.txt"
+# Not vocab.txt: until the run is finished, that belongs to the model that the folder may have.
+VOCABULARY_FILE = "counted_vocab.txt"
 CORPUS_FILE = "corpus.json"
 HISTORY_FILE = "history.jsonl"
 # Settings that a model card leaves out: where things are, rather than how the model was trained.
@@ -131,12 +133,15 @@ def make_run(settings: Settings, accelerator: Accelerator) -> Run:
     if settings.validation_file or settings.validation_split:
         validation = open_text(settings, settings.validation_file, settings.validation_split)
     tokenizer, corpus = make_tokenizer(settings, text, accelerator, checkpoint)
+    if validation is not None and not has_words(validation, tokenizer):
+        raise ElmoError(f"{validation.name}: the held-out text has no words")
     max_steps, epochs = settings.max_steps, None
-    if max_steps <= 0:
+    if settings.num_train_epochs is not None:
         assert corpus is not None  # make_tokenizer has counted it
         epochs = int(settings.num_train_epochs)
         lanes = settings.lanes * settings.gradient_accumulation_steps * accelerator.num_processes
         max_steps = math.ceil(epochs * (corpus["words"] + corpus["sentences"]) / (lanes * settings.window))
+    fit_schedule(settings, max_steps, accelerator.is_main_process)
     set_seed(settings.seed)
     model = make_model(settings, tokenizer)
     model.softmax.sparse = model.draw_negatives() is not None
@@ -150,17 +155,32 @@ def make_run(settings: Settings, accelerator: Accelerator) -> Run:
         epochs,
         settings.shuffle,
         settings.seed,
-        accelerator.process_index,
-        accelerator.num_processes,
         settings.reset_states,
     )
-    run = Run(settings, accelerator, tokenizer, model, reader, validation, corpus, max_steps)
+    digests = [file_digest(file) for file in text.files] or text.identity
+    run = Run(settings, accelerator, tokenizer, model, reader, validation, corpus, max_steps, digests)
     set_seed(settings.seed + 1 + accelerator.process_index)  # every process has its own dropout
     run.prepare(checkpoint)
     if accelerator.is_main_process:
         print(f"{model.elmo.num_parameters():,} parameters and a softmax over {len(tokenizer):,} words; ", end="")
-        print(f"{max_steps:,} steps, from step {run.step:,}")
+        about = "about " if epochs else ""  # lanes end at sentences
+        print(f"{about}{max_steps:,} steps, from step {run.step:,}")
     return run
+
+
+def has_words(corpus: Corpus, tokenizer: ElmoTokenizer) -> bool:
+    return any(corpus.sentences(row, tokenizer) for row in corpus)
+
+
+def fit_schedule(settings: Settings, max_steps: int, is_main_process: bool) -> None:
+    """Shorten a warm-up and a decay for which the run has too few steps, and say so."""
+    limits = {"warmup_steps": max_steps // 10, "decay_steps": max_steps - max_steps // 10}
+    for name, limit in limits.items():
+        if getattr(settings, name) > max(limit, 0) and settings.warmup_steps + settings.decay_steps > max_steps:
+            if is_main_process:
+                message = f"`{name}` is {getattr(settings, name):,}, but the run has {max_steps:,} steps"
+                print(f"warning: {message}: it is set to {limit:,}", file=sys.stderr)
+            setattr(settings, name, limit)
 
 
 def open_text(settings: Settings, files: Sequence[str], split: str | None, streaming: bool = False) -> Corpus:
@@ -193,25 +213,34 @@ def make_tokenizer(
             tokenizer = AutoTokenizer.from_pretrained(settings.model_name_or_path)
         except (OSError, ValueError) as error:
             raise ElmoError(f"{settings.model_name_or_path}: cannot load the model: {first_line(error)}") from error
-    has_words = len(tokenizer) > NUM_SPECIAL_WORDS
-    if has_words and settings.max_steps > 0:
+    is_given = len(tokenizer) > NUM_SPECIAL_WORDS
+    if is_given and settings.max_steps > 0:
         return tokenizer, None
     folder = Path(settings.output_dir)
     if accelerator.is_main_process:
         words, sentences = count_words(text, tokenizer)
         if not words:
             raise ElmoError("the text has no words: there is nothing to train on")
-        if not has_words:
+        if not is_given:
             counted = ElmoTokenizer.from_counts(
                 words, settings.min_count, settings.max_vocab_size, max_characters_per_token=width
             )
+            if len(counted) == NUM_SPECIAL_WORDS:
+                raise ElmoError(f"no word of the text occurs `min_count`={settings.min_count} times: set a lower one")
             with TemporaryDirectory(dir=folder) as scratch:
                 (path,) = counted.save_vocabulary(scratch)
                 os.replace(path, folder / VOCABULARY_FILE)
-        numbers = {"words": words.total(), "types": len(words), "sentences": sentences}
+            tokenizer = counted
+        known = sum(words[word] for word in tokenizer.get_vocab())
+        numbers = {
+            "words": words.total(),
+            "types": len(words),
+            "sentences": sentences,
+            "unknown": 1 - known / words.total(),
+        }
         write_text(folder / CORPUS_FILE, json.dumps(numbers) + "\n")
     accelerator.wait_for_everyone()
-    if not has_words:
+    if not is_given:
         tokenizer = ElmoTokenizer(vocab_file=folder / VOCABULARY_FILE, max_characters_per_token=width)
     return tokenizer, json.loads((folder / CORPUS_FILE).read_text(encoding="utf-8"))
 
@@ -279,6 +308,8 @@ def finish(run: Run) -> dict[str, Any]:
         "peak_memory_mb": max(gather_object([peak_memory_mb()])),
         "processes": run.accelerator.num_processes,
     }
+    if run.corpus is not None:
+        results["train_unknown"] = run.corpus["unknown"]
     if run.accelerator.is_main_process:
         with TemporaryDirectory(dir=run.folder, prefix=".final-") as name:
             scratch = Path(name)
@@ -289,7 +320,9 @@ def finish(run: Run) -> dict[str, Any]:
             write_text(scratch / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
             write_text(scratch / HISTORY_FILE, "".join(json.dumps(entry) + "\n" for entry in run.history))
             draw_curve(run.history, scratch / "perplexity.png")
-            for file in sorted(scratch.iterdir()):
+            # A folder without a config does not load, so the files of two models are never taken for one.
+            (run.folder / CONFIG_NAME).unlink(missing_ok=True)
+            for file in sorted(scratch.iterdir(), key=lambda file: file.name == CONFIG_NAME):
                 os.replace(file, run.folder / file.name)
     run.accelerator.wait_for_everyone()
     return results

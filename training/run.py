@@ -1,8 +1,8 @@
 """A pretraining run: its steps, its evaluations and its checkpoints.
 
-A checkpoint is a folder `checkpoint-STEP` with the model, the tokenizer, the optimizers and, for every process, its
-position in the text, the states of its lanes and its random generator. A run that resumes from it ends with the same
-weights, bit for bit, as one that was never interrupted.
+A checkpoint is a folder `checkpoint-STEP` with the model, the tokenizer, the optimizers, the position in the text and,
+for every process, the states of its lanes and its random generator. A run that resumes from it ends with the same
+weights, bit for bit, as one that was never interrupted. For another number of processes, lanes are dealt out again.
 """
 
 import json
@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 from transformers import get_scheduler
@@ -28,7 +30,7 @@ from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus
 from modeling_elmo.files import ElmoError, write_text
 from modeling_elmo.softmax_elmo import Negatives
-from training.data import IGNORED, BlockReader, LaneWindows, Position, Window, prefetch
+from training.data import IGNORED, BlockReader, LaneWindows, Position, Step, Window, prefetch
 from training.settings import Settings
 
 CHECKPOINT = "checkpoint-"
@@ -37,15 +39,19 @@ OPTIMIZERS_FILE = "optimizers.pt"
 RESULTS_FILE = "all_results.json"
 # Settings that cannot change when a run resumes, since it would no longer be the same run.
 FIXED = (
-    *("reset_states", "window", "lanes", "gradient_accumulation_steps"),
-    *("block_rows", "optimizer", "seed", "streaming"),
+    *("reset_states", "window", "block_rows", "shuffle", "seed", "streaming"),
+    *("raw", "documents", "optimizer", "loss_scale"),
 )
+# Settings that make the lanes of a process. They may change if the number of all lanes does not.
+LANE_SETTINGS = ("lanes", "gradient_accumulation_steps")
 # Of a run, what every checkpoint has.
-PROGRESS = ("step", "predictions", "seconds", "corpus", "history")
+PROGRESS = ("step", "predictions", "seconds", "corpus", "history", "position")
 # Where Adagrad's sums start, as in the original.
 ACCUMULATOR = 1.0
-# Lanes of an evaluation.
+# Lanes of an evaluation, in all processes together.
 EVAL_LANES = 32
+# How often an evaluation prints how far it is, without a terminal.
+SECONDS_BETWEEN_LINES = 30
 
 States = tuple[Tensor, Tensor]
 
@@ -96,6 +102,20 @@ def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch
     return [torch.optim.AdamW(groups, rate), softmax_class(model.softmax.parameters(), rate)]
 
 
+def format_duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def carry_on(window: Window, before: States | None, after: States) -> States:
+    """Return the states of lanes after a window. If all lanes had ended, they read padding: that is forgotten."""
+    if window.predictions:
+        return after[0].detach(), after[1].detach()
+    return before or (torch.zeros_like(after[0]), torch.zeros_like(after[1]))
+
+
 @dataclass
 class Run:
     """A pretraining run, at its beginning or, once it is prepared, at a checkpoint."""
@@ -108,6 +128,7 @@ class Run:
     validation: Corpus | None
     corpus: dict[str, int] | None  # the numbers of words and sentences, if they were counted
     max_steps: int  # of the schedule; runs by epoch may take a few more
+    text: Any = None  # digests of the text, or None where that has none
     step: int = 0
     predictions: int = 0  # of each language model, by all processes
     seconds: float = 0.0  # of training, without evaluating and saving
@@ -147,20 +168,26 @@ class Run:
         settings = self.settings
         self.prepared.train()
         lanes = LaneWindows(
-            self.reader, settings.lanes, settings.window, settings.gradient_accumulation_steps, self.position
+            self.reader,
+            settings.lanes,
+            settings.window,
+            settings.gradient_accumulation_steps,
+            self.position,
+            self.accelerator.process_index,
+            self.accelerator.num_processes,
         )
         recent: list[tuple[float, ...]] = []
         must_stop = False
         saved_at = self.step
         bar = self._progress_bar(desc="Training", unit=" steps", total=self.max_steps, initial=self.step)
-        with bar, prefetch(lanes, settings.workers) as prepared_windows:
+        with bar, prefetch(lanes, settings.workers) as steps:
             while self.step < self.max_steps or settings.max_steps <= 0:
                 begun = time.perf_counter()
-                windows = next(prepared_windows, None)
-                words, must_stop = self._agree(windows)
-                if must_stop or words == 0:
+                step = next(steps, None)  # None in all processes at once
+                must_stop = self._must_stop()
+                if must_stop or step is None:
                     break
-                forward, backward = self.train_step(windows, words)
+                forward, backward = self.train_step(step)
                 if not math.isfinite(forward + backward):
                     raise ElmoError(
                         f"training diverged at step {self.step + 1}: resume from the last checkpoint with a lower "
@@ -169,9 +196,9 @@ class Run:
                 elapsed = time.perf_counter() - begun
                 self.step += 1
                 self._set_learning_rate()
-                self.predictions += words
+                self.predictions += step.predictions
                 self.seconds += elapsed
-                recent.append((forward, backward, words, elapsed))
+                recent.append((forward, backward, step.predictions, elapsed))
                 bar.update()
                 if self.step % settings.logging_steps == 0:
                     self._log(recent)
@@ -197,21 +224,17 @@ class Run:
             for group in optimizer.param_groups:
                 group["lr"] = self.settings.learning_rate * factor
 
-    def _agree(self, windows: list[Window] | None) -> tuple[int, bool]:
-        """Return the predictions of a step and whether to stop, over all processes."""
-        predictions = sum(window.predictions for window in windows or ())
-        own = torch.tensor([predictions, self.stop_signal is not None], device=self.accelerator.device)
-        words, stops = self.accelerator.reduce(own, reduction="sum").tolist()
-        return words, stops > 0
+    def _must_stop(self) -> bool:
+        """Return whether a signal has reached any of the processes."""
+        if self.accelerator.num_processes == 1:
+            return self.stop_signal is not None
+        own = torch.tensor(self.stop_signal is not None, dtype=torch.long, device=self.accelerator.device)
+        return bool(self.accelerator.reduce(own, reduction="sum"))
 
-    def train_step(self, windows: list[Window] | None, words: int) -> tuple[float, float]:
-        """Make one update. Return the forward and the backward loss, means over the predictions of all processes.
-
-        A process without windows, whose text has ended before that of others, takes part without contributing.
-        """
+    def train_step(self, step: Step) -> tuple[float, float]:
+        """Make one update. Return the forward and the backward loss, means over the predictions of all processes."""
         accelerator, device = self.accelerator, self.accelerator.device
-        if windows is None:
-            windows = [self._empty_window()]
+        windows = step.windows
         negatives = self._sample_negatives(windows)
         losses = torch.zeros(2, device=device)
         for number, window in enumerate(windows):
@@ -221,13 +244,12 @@ class Run:
                     **window.model_inputs(device),
                     states=self.carried[number],
                     negatives=negatives,
-                    num_items_in_batch=words / accelerator.num_processes,
+                    num_items_in_batch=step.predictions / accelerator.num_processes,
                 )
-                accelerator.backward(output.loss)
+                accelerator.backward(output.loss * self.settings.loss_scale)
             losses += torch.stack([output.forward_loss.detach(), output.backward_loss.detach()])
-            hidden, cell = output.states
-            self.carried[number] = (hidden.detach(), cell.detach())
-            self.position = window.position or self.position
+            self.carried[number] = carry_on(window, self.carried[number], output.states)
+        self.position = step.position
         self._share_softmax_gradients()
         self._clip_gradients()
         for optimizer in self.optimizers:
@@ -235,12 +257,6 @@ class Run:
             optimizer.zero_grad()
         forward, backward = accelerator.reduce(losses, reduction="mean").tolist()
         return forward, backward
-
-    def _empty_window(self) -> Window:
-        """Return a window of lanes that have all ended."""
-        char_ids = torch.from_numpy(self.tokenizer.words_to_char_ids([str(self.tokenizer.bos_token)]))
-        shape = (2, self.settings.lanes, 1)
-        return Window(char_ids, torch.zeros(shape, dtype=torch.long), torch.full(shape, IGNORED))
 
     def _sample_negatives(self, windows: list[Window]) -> Negatives | None:
         """Draw the same sample in every process, from seed and step, and add the words that any of them predicts."""
@@ -292,7 +308,8 @@ class Run:
             words_per_second=speed,
         )
         losses = f"loss {forward:.3f} forward, {backward:.3f} backward"
-        self._print(f"step {self.step:,} of {self.max_steps:,}: {losses}, {speed:,.0f} words/s")
+        left = format_duration(max(self.max_steps - self.step, 0) * seconds)
+        self._print(f"step {self.step:,} of {self.max_steps:,}: {losses}, {speed:,.0f} words/s, {left} left")
 
     def _print(self, line: str) -> None:
         """Print a line above the progress bar, in the main process."""
@@ -316,22 +333,30 @@ class Run:
         settings, accelerator = self.settings, self.accelerator
         resets = settings.eval_reset_states or settings.reset_states
         reader = replace(self.reader, corpus=self.validation, epochs=1, shuffle=False, reset_states=resets)
-        lanes = LaneWindows(reader, EVAL_LANES, settings.window)
+        processes = accelerator.num_processes
+        lanes = LaneWindows(
+            reader,
+            math.ceil(EVAL_LANES / processes),
+            settings.window,
+            rank=accelerator.process_index,
+            processes=processes,
+        )
         self.model.eval()
-        totals = torch.zeros(3, dtype=torch.float64)
+        totals = torch.zeros(4, dtype=torch.float64)
         states: States | None = None
         begun = time.perf_counter()
-        bar = self._progress_bar(desc="Evaluating", unit=" words", unit_scale=True, leave=False)
-        with bar, prefetch(lanes, settings.workers) as windows:
-            for (window,) in windows:
+        with self._evaluation_progress() as advance, prefetch(lanes, settings.workers) as steps:
+            for step in steps:
+                (window,) = step.windows
                 output = self.model(**window.model_inputs(accelerator.device), states=states, num_items_in_batch=1)
-                states = output.states
-                totals += torch.tensor([output.forward_loss.item(), output.backward_loss.item(), window.predictions])
-                bar.update(window.predictions)
+                states = carry_on(window, states, output.states)
+                unknown = (window.labels[0] == self.tokenizer.unk_token_id).sum()
+                losses = (output.forward_loss.item(), output.backward_loss.item())
+                totals += torch.tensor([*losses, window.predictions, unknown])
+                advance(step.predictions)
         self.model.train()
-        forward, backward, count = accelerator.reduce(totals.to(accelerator.device), reduction="sum").tolist()
-        if not count:
-            raise ElmoError("the held-out text has no words")
+        totals = accelerator.reduce(totals.to(accelerator.device), reduction="sum")
+        forward, backward, count, unknown = totals.tolist()
         forward, backward = forward / count, backward / count
         loss = (forward + backward) / 2
         results = {
@@ -340,12 +365,30 @@ class Run:
             "eval_perplexity_backward": math.exp(backward),
             "eval_loss": loss,
             "eval_words": count,
+            "eval_unknown": unknown / count,
             "eval_words_per_second": count / (time.perf_counter() - begun),
         }
         self._record(**results)
         sides = f"forward {math.exp(forward):.2f}, backward {math.exp(backward):.2f}"
         self._print(f"step {self.step:,}: held-out perplexity {math.exp(loss):.2f} ({sides})")
         return results
+
+    @contextmanager
+    def _evaluation_progress(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function to call with the words of each step. Without a terminal it prints a line now and then."""
+        words = 0
+        printed = time.perf_counter()
+        with self._progress_bar(desc="Evaluating", unit=" words", unit_scale=True, leave=False) as bar:
+
+            def advance(count: int) -> None:
+                nonlocal words, printed
+                words += count
+                bar.update(count)
+                if bar.disable and time.perf_counter() - printed > SECONDS_BETWEEN_LINES:
+                    printed = time.perf_counter()
+                    self._print(f"evaluating: {words:,} words")
+
+            yield advance
 
     # --------------------------------------------------------------------------------------------------- checkpoints
 
@@ -362,12 +405,11 @@ class Run:
             optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
             torch.save({"optimizers": optimizers}, scratch / OPTIMIZERS_FILE)
             state = {name: getattr(self, name) for name in PROGRESS}
-            state["settings"] = {name: getattr(self.settings, name) for name in FIXED}
-            state["processes"] = accelerator.num_processes
+            state["settings"] = {name: getattr(self.settings, name) for name in (*FIXED, *LANE_SETTINGS)}
+            state |= {"processes": accelerator.num_processes, "text": self.text}
             write_text(scratch / STATE_FILE, json.dumps(state))
         accelerator.wait_for_everyone()
         own_state = {
-            "position": self.position and tuple(self.position),  # plain, to load with weights_only
             "carried": self.carried,
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state() if accelerator.device.type == "cuda" else None,
@@ -384,25 +426,62 @@ class Run:
     def load(self, folder: Path) -> None:
         """Restore the state of a checkpoint. The learning rate is that of this run's settings."""
         state = read_state(folder)
-        device = self.accelerator.device
-        trained = {**state["settings"], "processes": state["processes"]}
-        for name in (*FIXED, "processes"):
-            chosen = getattr(self.settings, name, self.accelerator.num_processes)
-            if trained.get(name, chosen) != chosen:
-                raise ElmoError(f"{folder} was trained with {name}={trained[name]}: it cannot resume with {chosen}")
+        self._check_same_run(folder, state)
         for name in PROGRESS:
             setattr(self, name, state[name])
+        epoch, block, lanes, waiting = state["position"]
+        lanes = [place and tuple(place) for place in lanes]
+        self.position = Position(epoch, block, lanes, [tuple(place) for place in waiting])
         self.model.load_state_dict(ElmoForPreTraining.from_pretrained(folder).state_dict())
         saved = torch.load(folder / OPTIMIZERS_FILE, map_location="cpu", weights_only=True)
         for optimizer, optimizer_state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(optimizer_state)
-        own_file = folder / f"process-{self.accelerator.process_index}.pt"
-        own_state = torch.load(own_file, map_location="cpu", weights_only=True)
-        if own_state["position"] is not None:
-            self.position = Position(*own_state["position"])
-        for number, states in enumerate(own_state["carried"]):
-            if states is not None:
-                self.carried[number] = (states[0].to(device), states[1].to(device))
-        torch.set_rng_state(own_state["random"])
-        if own_state["random_cuda"] is not None:
-            torch.cuda.set_rng_state(own_state["random_cuda"])
+        processes = []
+        for number in range(state["processes"]):
+            processes.append(torch.load(folder / f"process-{number}.pt", map_location="cpu", weights_only=True))
+        self._deal_out_states([states for process in processes for states in process["carried"]])
+        if len(processes) == self.accelerator.num_processes:
+            own_state = processes[self.accelerator.process_index]
+            torch.set_rng_state(own_state["random"])
+            if own_state["random_cuda"] is not None:
+                torch.cuda.set_rng_state(own_state["random_cuda"])
+        else:
+            self._print(
+                f"{folder} was saved by {len(processes)} processes: its {len(lanes)} lanes of text are dealt out "
+                f"again as {self._count_lanes()}. From here on, the run is not the same bit for bit."
+            )
+
+    def _count_lanes(self) -> int:
+        """Return the number of lanes of all processes."""
+        settings = self.settings
+        return settings.lanes * settings.gradient_accumulation_steps * self.accelerator.num_processes
+
+    def _check_same_run(self, folder: Path, state: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another run."""
+        if "position" not in state:
+            raise ElmoError(f"{folder} was written by an earlier version, whose runs cannot resume in this one")
+        trained = state["settings"]
+        names: tuple[str, ...] = FIXED
+        lanes = trained["lanes"] * trained["gradient_accumulation_steps"] * state["processes"]
+        if lanes != self._count_lanes():
+            names += LANE_SETTINGS
+        for name in names:
+            chosen = getattr(self.settings, name)
+            if trained[name] != chosen:
+                raise ElmoError(f"{folder} was trained with {name}={trained[name]}: it cannot resume with {chosen}")
+        if state["text"] != self.text:
+            raise ElmoError(f"{folder} was trained on another text: its files had other contents, or another order")
+
+    def _deal_out_states(self, groups: list[States]) -> None:
+        """Take the states of this process's lanes from those of all lanes; new lanes start from zeros."""
+        lanes, device = self.settings.lanes, self.accelerator.device
+        own = lanes * len(self.carried)
+        first = own * self.accelerator.process_index
+        sides = []
+        for states in zip(*groups, strict=True):
+            of_all = torch.cat(states, dim=2)  # (2, L, lanes, P or C)
+            missing = max(first + own - of_all.shape[2], 0)
+            padded = F.pad(of_all, (0, 0, 0, missing))
+            sides.append(padded[:, :, first : first + own].to(device).split(lanes, dim=2))
+        hidden, cell = sides
+        self.carried = list(zip(hidden, cell, strict=True))

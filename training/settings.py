@@ -105,14 +105,17 @@ class Settings:
     shuffle: bool = option(True, "Shuffle the blocks in every epoch.")
     workers: int = option(1, "Processes that prepare text: 1, or 0 for none.")
     # Training
-    num_train_epochs: float = option(1.0, "How often the text is read.")
-    max_steps: int = option(-1, "Steps to train for, whatever the epochs.")
+    num_train_epochs: float | None = option(None, "How often the text is read; by default once.")
+    max_steps: int = option(-1, "Steps to train for, instead of epochs.")
     optimizer: str = option("adagrad", "adagrad, as in the paper, or adamw.")
     learning_rate: float = option(0.2, "The highest learning rate.")
     weight_decay: float = option(0.0, "Of adamw, on matrices other than the softmax.")
     lr_scheduler_type: str = option("constant", ", ".join(CHOICES["lr_scheduler_type"]))
     warmup_steps: int = option(0, "Steps over which the learning rate rises from 0.")
     decay_steps: int = option(0, "Of warmup_stable_decay: the last steps, over which it falls to 0.")
+    loss_scale: float | None = option(
+        None, "What the mean loss is multiplied by; by default `window` with adagrad, as in the paper, 1 with adamw."
+    )
     max_grad_norm: float = option(10.0, "The norm to which gradients are clipped; 0 for no clipping.")
     gradient_accumulation_steps: int = option(1, "Groups of lanes that make one step, one after another.")
     mixed_precision: str = option("no", "no or bf16.")
@@ -135,9 +138,17 @@ class Settings:
         for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise ElmoError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        epochs = self.num_train_epochs
-        if self.max_steps <= 0 and (epochs < 1 or epochs != int(epochs)):
-            raise ElmoError(f"`num_train_epochs` must be whole and positive, got {epochs}; or set `max_steps`")
+        if self.max_steps > 0 and self.num_train_epochs is not None:
+            raise ElmoError("set either `num_train_epochs` or `max_steps`, not both")
+        if self.max_steps <= 0:
+            epochs = self.num_train_epochs = 1.0 if self.num_train_epochs is None else self.num_train_epochs
+            if epochs < 1 or epochs != int(epochs):
+                raise ElmoError(f"`num_train_epochs` must be whole and positive, got {epochs}; or set `max_steps`")
+        if self.loss_scale is None:
+            # bilm-tf multiplies so. Adagrad needs it: its sums start at 1, which dwarfs the squares of mean gradients.
+            self.loss_scale = float(self.window) if self.optimizer == "adagrad" else 1.0
+        if self.loss_scale <= 0:
+            raise ElmoError(f"`loss_scale` must be above 0, got {self.loss_scale}")
         if (self.lr_scheduler_type == "warmup_stable_decay") != (self.decay_steps > 0):
             raise ElmoError(
                 "`decay_steps` and `lr_scheduler_type` warmup_stable_decay go together: set both or neither"
@@ -227,6 +238,11 @@ class TaskSettings:
 def read_settings(arguments: Sequence[str], description: str | None = None) -> Settings:
     """Read a recipe and the changes of the command line."""
     (settings,) = parse_with_recipe((Settings,), arguments, description, "training.pretrain")
+    given = {argument.split("=")[0].replace("-", "_") for argument in arguments}
+    if "__num_train_epochs" in given and "__max_steps" not in given:
+        settings.max_steps = -1  # of the recipe
+    elif "__max_steps" in given and "__num_train_epochs" not in given:
+        settings.num_train_epochs = None
     settings.check()
     return settings
 
