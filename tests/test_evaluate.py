@@ -73,6 +73,14 @@ def test_perplexities_are_those_of_the_sentences_alone_and_of_carried_states(fol
     assert "| text.txt | 12 | 8.3 % | carried |" in capsys.readouterr().out
 
 
+def test_perplexities_of_the_texts_before_one_that_fails_are_kept(folder, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text(TEXT)
+    texts = [str(tmp_path / name) for name in ("text.txt", "missing.txt")]
+    assert evaluate.main(["perplexity", "--model", str(folder), *texts, "--output_dir", str(tmp_path)]) == 2
+    assert [row["text"] for row in json.loads((tmp_path / "perplexity.json").read_text())] == ["text.txt"] * 2
+    assert "missing.txt" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------------------------ senses
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -19,9 +20,11 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
-from modeling_elmo import ElmoModel, ElmoTokenizer
+from modeling_elmo import ElmoForPreTraining, ElmoModel, ElmoTokenizer
+from modeling_elmo.corpus import open_corpus
+from modeling_elmo.files import ElmoError
 from training import pretrain, processes, run
-from training.data import encode_window, lay_out
+from training.data import BlockReader, LaneWindows, encode_window, lay_out
 
 MODULE = "training.pretrain"
 # Two half batches and one whole: the same float32 sums in another order, over forty updates.
@@ -47,7 +50,7 @@ def runs_share_nothing():
 
 
 def arguments(text, output, *more: object) -> list[str]:
-    train, held = text
+    train, held = map(str, text)
     own = ["tiny", "--train_file", train, "--validation_file", held, "--output_dir", str(output), "--workers", "0"]
     return [*own, "--config_overrides", "num_negatives=6", *map(str, more)]
 
@@ -304,7 +307,78 @@ def test_another_run_cannot_go_on_from_a_checkpoint(more, message, trained, text
     assert message in capsys.readouterr().err
 
 
+def test_a_checkpoint_is_refused_for_another_text_or_order(trained, text, tmp_path, capsys):
+    lines = Path(text[0]).read_text().splitlines(keepends=True)
+    (tmp_path / "other.txt").write_text("".join([*lines[1:], lines[0]]))
+    (tmp_path / "moved.txt").write_text("".join(lines))
+    more = ("--resume_from_checkpoint", trained / "checkpoint-20")
+    assert pretrain.main(arguments((tmp_path / "other.txt", text[1]), tmp_path / "other", *more)) == 2
+    assert "was trained on another text" in capsys.readouterr().err
+    assert pretrain.main(arguments(text, tmp_path / "other", *more, "--no_shuffle")) == 2
+    assert "was trained with shuffle=True" in capsys.readouterr().err
+    assert pretrain.main(arguments(text, tmp_path / "other", *more, "--streaming")) == 2
+    assert "was trained with streaming=False" in capsys.readouterr().err
+    train((tmp_path / "moved.txt", text[1]), tmp_path / "moved", *more)
+    assert_same_weights(trained, tmp_path / "moved")
+
+
+def test_a_folder_has_one_model_whenever_a_run_that_overwrites_it_is_killed(trained, text, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path / "model")
+    vocabulary = (trained / "vocab.txt").read_text()
+    other = (text[1], text[1])
+    replace = os.replace
+    moved = []
+
+    def replace_some(source, target):
+        if Path(source).parent.name.startswith(".final-") and Path(target).parent == tmp_path / "model":
+            moved.append(Path(target).name)
+            if len(moved) == 3:
+                raise KeyboardInterrupt
+        return replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Run, "train", lambda self: False)
+        assert pretrain.main(arguments(other, tmp_path / "model", "--overwrite_output_dir", "--min_count", 1)) > 128
+        assert (tmp_path / "model" / "vocab.txt").read_text() == vocabulary
+        ElmoForPreTraining.from_pretrained(tmp_path / "model")
+    monkeypatch.setattr(os, "replace", replace_some)
+    more = ("--overwrite_output_dir", "--max_steps", 2, "--save_steps", 0)
+    assert pretrain.main(arguments(other, tmp_path / "model", *more)) > 128
+    assert len(moved) == 3
+    with pytest.raises((OSError, RuntimeError)):
+        ElmoForPreTraining.from_pretrained(tmp_path / "model")
+
+
 # ------------------------------------------------------------------------------------------------- batches, processes
+
+
+@pytest.mark.parametrize("scale", [None, 3.0])
+def test_a_step_with_adagrad_is_the_originals(scale, trained, text, tmp_path):
+    """bilm-tf multiplies the mean loss by the steps of a window, clips the norm, and divides by root sums from 1."""
+    more = () if scale is None else ("--loss_scale", scale)
+    options = ("--config_overrides", "num_negatives=0", "dropout=0")
+    train(text, tmp_path, "--model_name_or_path", trained, "--max_steps", 1, "--max_grad_norm", 2, *options, *more)
+    model = ElmoForPreTraining.from_pretrained(trained, num_negatives=0, dropout=0.0).train()
+    reader = BlockReader(
+        open_corpus(text[0], tokenized=True, as_dataset=True), AutoTokenizer.from_pretrained(trained), 16
+    )
+    step = next(iter(LaneWindows(reader, 8, 10)))
+    (model(**step.windows[0].model_inputs(model.device)).loss * (scale or 10)).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 2)
+    assert norm > 2  # or nothing is clipped
+    after = weights(tmp_path)
+    for name, parameter in model.named_parameters():
+        expected = parameter.detach() - 0.2 * parameter.grad / (1 + parameter.grad.square()).sqrt()
+        torch.testing.assert_close(after[name], expected, atol=1e-6, rtol=0)
+
+
+def test_the_scale_of_the_loss_follows_the_optimizer(text):
+    def scale(*more: str) -> float | None:
+        return pretrain.read_settings(["tiny", "--train_file", text[0], "--output_dir", "x", *more]).loss_scale
+
+    assert scale("--window", "20") == 20
+    assert scale("--optimizer", "adamw") == 1
+    assert scale("--optimizer", "adamw", "--loss_scale", "4") == 4
 
 
 def test_two_half_batches_are_one_batch(text, tmp_path):
@@ -475,6 +549,34 @@ def test_an_epoch_reads_every_word_once_and_then_ends(text, tmp_path):
         assert json.loads((folder / "all_results.json").read_text())["train_words"] == 2 * words
 
 
+def test_the_steps_announced_for_epochs_are_those_of_the_run(text, tmp_path, capsys):
+    results = train(text, tmp_path, "--num_train_epochs", 2, "--save_steps", 0)
+    announced = int(re.search(r"about (\d+) steps", capsys.readouterr().out)[1])
+    assert announced <= results["train_steps"] <= announced + 4
+
+
+def test_the_command_lines_epochs_or_steps_replace_the_recipes(text):
+    def settings(*more: str):
+        return pretrain.read_settings(["--train_file", text[0], "--output_dir", "x", *more])
+
+    assert pretrain.read_settings(["tiny", "--train_file", text[0], "--output_dir", "x"]).max_steps == 40
+    own = ["tiny", "--train_file", text[0], "--output_dir", "x", "--num_train_epochs", "3"]
+    assert pretrain.read_settings(own).max_steps == -1
+    own = ["small", "--train_file", text[0], "--output_dir", "x", "--max_steps", "3"]
+    assert pretrain.read_settings(own).num_train_epochs is None
+    assert settings().num_train_epochs == 1
+    with pytest.raises(ElmoError, match="either `num_train_epochs` or `max_steps`"):
+        settings("--max_steps", "3", "--num_train_epochs", "1")
+
+
+def test_a_schedule_longer_than_the_run_is_cut_with_a_warning(text, tmp_path, capsys):
+    train(text, tmp_path / "up", "--warmup_steps", 500, "--lr_scheduler_type", "constant_with_warmup")
+    assert "`warmup_steps` is 500, but the run has 40 steps: it is set to 4" in capsys.readouterr().err
+    more = ("--lr_scheduler_type", "warmup_stable_decay", "--warmup_steps", 4, "--decay_steps", 100)
+    train(text, tmp_path / "down", *more)
+    assert "`decay_steps` is 100, but the run has 40 steps: it is set to 36" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------------------ domain tuning
 
 
@@ -623,6 +725,32 @@ def test_empty_text_is_refused(tmp_path, capsys, text):
     (tmp_path / "blank.txt").write_text("\n \n")
     assert pretrain.main(arguments((str(tmp_path / "blank.txt"), text[1]), tmp_path / "out")) == 2
     assert "no words" in capsys.readouterr().err
+
+
+def test_a_held_out_text_without_words_is_refused_before_training(tmp_path, capsys, text):
+    (tmp_path / "blank.txt").write_text("\n \n")
+    assert pretrain.main(arguments((text[0], str(tmp_path / "blank.txt")), tmp_path / "out")) == 2
+    assert "blank.txt: the held-out text has no words" in capsys.readouterr().err
+
+
+def test_a_text_whose_words_are_all_too_rare_is_refused(tmp_path, capsys, text):
+    (tmp_path / "rare.txt").write_text("a b c\n")
+    assert pretrain.main(arguments((str(tmp_path / "rare.txt"), text[1]), tmp_path / "out")) == 2
+    assert "no word of the text occurs `min_count`=2 times" in capsys.readouterr().err
+
+
+def test_results_have_the_share_of_unknown_words(tmp_path):
+    (tmp_path / "text.txt").write_text("a b a b c\n" * 1 + "a b\n" * 9)
+    (tmp_path / "held.txt").write_text("a b z z\n")
+    results = train((tmp_path / "text.txt", tmp_path / "held.txt"), tmp_path / "out", "--max_steps", 2)
+    assert results["train_unknown"] == pytest.approx(1 / 23)
+    assert results["eval_unknown"] == pytest.approx(2 / 5)  # the end of a sentence is predicted too
+
+
+def test_an_evaluation_shows_how_far_it_is_without_a_terminal(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run, "SECONDS_BETWEEN_LINES", 0)
+    train(text, tmp_path, "--max_steps", 2, "--save_steps", 0)
+    assert re.search(r"^evaluating: \d+ words$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["tiny", "mini", "small", "original", "english"])

@@ -49,6 +49,8 @@ from training.settings import PLACEMENTS
 from training.task_data import read_examples
 
 BATCH = 32
+# How often a long computation shows how far it is, without a terminal.
+SECONDS_BETWEEN_LINES = 30
 # The inventory of senses that both SemCor and Senseval-2 have.
 INVENTORY = "WordNet-eng30"
 SENSE_PREFIX = "eng30-"
@@ -93,7 +95,9 @@ def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path
     for kind in ("new in each sentence", "carried"):
         totals = np.zeros(3)
         states = None
-        for step in tqdm(range(steps), desc=path.name, unit=" batches", leave=False, disable=None):
+        # Without a terminal, a line now and then.
+        interval = 0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+        for step in tqdm(range(steps), desc=path.name, unit=" batches", leave=False, mininterval=interval):
             scores, new_states = model.score_batch(sentences[step::steps], tokenizer, states)
             if kind == "carried":
                 states = new_states
@@ -381,7 +385,12 @@ def make_rows(own: argparse.Namespace) -> Rows:
     """Compute the rows of the table that the arguments ask for."""
     if own.table == "perplexity":
         model, tokenizer = load_scorer(own.model)
-        return list(chain(*(perplexities(model, tokenizer, text, own.limit) for text in own.texts)))
+        rows: Rows = []
+        for text in own.texts:
+            if rows:
+                write(rows, own.table, own.output_dir)  # should a later text fail, the others are not lost
+            rows += perplexities(model, tokenizer, text, own.limit)
+        return rows
     if own.table == "tasks":
         compared = read_comparisons(own.comparisons)
         table = tasks(compared)
