@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo.files import BAD_INPUT, ElmoError, write_text
-from training.figures import draw_comparison
-from training.finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune
-from training.settings import PLACEMENTS, in_one_line
+
+from .figures import draw_comparison
+from .finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune
+from .settings import PLACEMENTS, in_one_line
 
 SETTINGS_FILE = "settings.json"
 

@@ -26,10 +26,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
-from training.examples import Examples
-from training.readers import located, read_blocks, read_lines, to_dataset
-from training.settings import TaskSettings
-from training.tasks import Task
+
+from .examples import Examples
+from .readers import located, read_blocks, read_lines, to_dataset
+from .settings import TaskSettings
+from .tasks import Task
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,10 @@ from modeling_elmo import MINI, ElmoEmbedder
 from modeling_elmo.files import read_json
 from modeling_elmo.neighbors import Uses, mark
 from modeling_elmo.scoring import load_scorer
-from training.figures import draw_mix, draw_senses
-from training.finetune import MIX_FILE, STOPPED, finetune
-from training.task_data import read_examples
+
+from .figures import draw_mix, draw_senses
+from .finetune import MIX_FILE, STOPPED, finetune
+from .task_data import read_examples
 
 SAMPLE = Path(__file__).parent / "sample"
 OUTPUT = Path("demo")

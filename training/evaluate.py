@@ -43,10 +43,11 @@ from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus, TextLines, open_corpus
 from modeling_elmo.files import BAD_INPUT, ElmoError, read_json, write_text
 from modeling_elmo.scoring import load_scorer
-from training.figures import draw_comparison, draw_mix
-from training.readers import located
-from training.settings import PLACEMENTS
-from training.task_data import read_examples
+
+from .figures import draw_comparison, draw_mix
+from .readers import located
+from .settings import PLACEMENTS
+from .task_data import read_examples
 
 BATCH = 32
 # How often a long computation shows how far it is, without a terminal.

@@ -45,16 +45,17 @@ from modeling_elmo.card import training_card
 from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import load_word_vectors
-from training.coref import Coreference
-from training.examples import GIGABYTE, Collator, LayerStore
-from training.figures import draw_mix
-from training.processes import keep_alive_until_exit, run_script
-from training.settings import TaskSettings, in_one_line, parse_with_recipe
-from training.squad import QuestionAnswering
-from training.srl import SemanticRoleLabeling
-from training.task_data import read_part, sample_fraction
-from training.tasks import MultipleChoice, Tagging, Task, TextClassification
-from training.trainer import StopOnSignal, TaskTrainer, choose_labels
+
+from .coref import Coreference
+from .examples import GIGABYTE, Collator, LayerStore
+from .figures import draw_mix
+from .processes import keep_alive_until_exit, run_script
+from .settings import TaskSettings, in_one_line, parse_with_recipe
+from .squad import QuestionAnswering
+from .srl import SemanticRoleLabeling
+from .task_data import read_part, sample_fraction
+from .tasks import MultipleChoice, Tagging, Task, TextClassification
+from .trainer import StopOnSignal, TaskTrainer, choose_labels
 
 TASKS: dict[str, Task] = {
     "sst": TextClassification("sst", ElmoForSequenceClassification),

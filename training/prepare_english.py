@@ -34,7 +34,8 @@ from tqdm import tqdm
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.corpus import TextLines
 from modeling_elmo.files import BAD_INPUT, ElmoError, write_text
-from training.settings import in_one_line
+
+from .settings import in_one_line
 
 # More words than a sentence has: tables and lists that were run together.
 LONGEST_SENTENCE = 200

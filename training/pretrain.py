@@ -35,10 +35,11 @@ from modeling_elmo.card import training_card
 from modeling_elmo.corpus import Corpus, open_corpus
 from modeling_elmo.files import BAD_INPUT, ElmoError, file_digest, first_line, write_text
 from modeling_elmo.softmax_elmo import ElmoSoftmax
-from training.data import BlockReader, count_words
-from training.processes import keep_alive_until_exit, run_script
-from training.run import RESULTS_FILE, Run, find_checkpoint, read_state
-from training.settings import Settings, in_one_line, read_settings
+
+from .data import BlockReader, count_words
+from .processes import keep_alive_until_exit, run_script
+from .run import RESULTS_FILE, Run, find_checkpoint, read_state
+from .settings import Settings, in_one_line, read_settings
 
 # Not vocab.txt: until the run is finished, that belongs to the model that the folder may have.
 VOCABULARY_FILE = "counted_vocab.txt"

@@ -30,8 +30,9 @@ from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus
 from modeling_elmo.files import ElmoError, write_text
 from modeling_elmo.softmax_elmo import Negatives
-from training.data import IGNORED, BlockReader, LaneWindows, Position, Step, Window, prefetch
-from training.settings import Settings
+
+from .data import IGNORED, BlockReader, LaneWindows, Position, Step, Window, prefetch
+from .settings import Settings
 
 CHECKPOINT = "checkpoint-"
 STATE_FILE = "pretraining_state.json"

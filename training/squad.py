@@ -24,10 +24,11 @@ from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from modeling_elmo.reading_elmo import windows_of
 from modeling_elmo.splitting_elmo import Span, split_words
-from training.examples import Examples
-from training.readers import located, parse_json, read_lines
-from training.settings import TaskSettings
-from training.tasks import Task
+
+from .examples import Examples
+from .readers import located, parse_json, read_lines
+from .settings import TaskSettings
+from .tasks import Task
 
 # Of a row `<S> question </S> <S> context </S>`: the markers before the context's first word.
 MARKERS_BEFORE = 3

@@ -26,9 +26,10 @@ from torch import Tensor
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from modeling_elmo.roles_elmo import role_spans
-from training.examples import Examples, WordSequence
-from training.readers import DOCUMENT_LINE, Line, read_blocks, read_lines
-from training.tasks import Task, label_words, sort_labels, to_tsv, word_labels
+
+from .examples import Examples, WordSequence
+from .readers import DOCUMENT_LINE, Line, read_blocks, read_lines
+from .tasks import Task, label_words, sort_labels, to_tsv, word_labels
 
 NO_FRAME = ("-", "_")
 # CoNLL-2012: the columns of word, part of speech, lemma and frame; roles are from the eleventh to before the last.

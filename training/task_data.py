@@ -23,8 +23,9 @@ import datasets
 import numpy as np
 
 from modeling_elmo.files import ElmoError
-from training import coref, squad, srl
-from training.readers import (
+
+from . import coref, squad, srl
+from .readers import (
     KINDS,
     Record,
     dataset_records,
@@ -35,9 +36,9 @@ from training.readers import (
     read_records,
     to_dataset,
 )
-from training.settings import TaskSettings
-from training.tag_schemes import detect_scheme, find_violation, to_scheme
-from training.tasks import Task
+from .settings import TaskSettings
+from .tag_schemes import detect_scheme, find_violation, to_scheme
+from .tasks import Task
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from torch.nn.utils.rnn import pad_sequence
 from modeling_elmo.bilm_elmo import IGNORED
 from modeling_elmo.files import ElmoError
 from modeling_elmo.heads_elmo import ElmoTaskModel
-from training.examples import Examples, to_words
-from training.settings import TaskSettings
+
+from .examples import Examples, to_words
+from .settings import TaskSettings
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from training.examples import Examples
+from .examples import Examples
 
 
 class LengthGrouped(LengthGroupedSampler):
