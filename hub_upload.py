@@ -25,6 +25,19 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
+from modeling_elmo.files import (
+    BAD_INPUT,
+    INTERRUPTED,
+    ElmoError,
+    first_line,
+    load_folder,
+    read_json,
+    report_interrupts,
+)
+
+if __name__ == "__main__":  # the imports that follow take seconds
+    report_interrupts()
+
 import torch
 import transformers
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
@@ -39,7 +52,6 @@ from transformers.utils import logging as transformers_logging
 import modeling_elmo
 from modeling_elmo import ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.card import AUTO_CLASSES, CARD_FILE, MIX_FILE, RESULTS_FILE, TASK_TAGS, has_bilm, release_card
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, load_folder, read_json
 
 DEFAULT_BRANCH = "main"
 
@@ -327,10 +339,10 @@ def explain(error: BaseException, repo_id: str, endpoint: str) -> str:
 # ------------------------------------------------------------------------------------------------------ command line
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="hub_upload.py",
-        description=__doc__,
+        prog=program,
+        description=__doc__ if program.endswith(".py") else __doc__.replace("python hub_upload.py", program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -397,8 +409,8 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
         print(f'{AUTO_CLASSES[name]}.from_pretrained("{repo_id}", trust_remote_code=True{pinned})')
 
 
-def main(arguments: Sequence[str]) -> int:
-    parsed = make_parser().parse_args(list(arguments))
+def main(arguments: Sequence[str], program: str = "hub_upload.py") -> int:
+    parsed = make_parser(program).parse_args(list(arguments))
     transformers_logging.disable_progress_bar()
     if sys.stderr.isatty():
         enable_progress_bars()  # those of the upload, which the line before turns off as well
@@ -414,7 +426,7 @@ def main(arguments: Sequence[str]) -> int:
         return BAD_INPUT
     except KeyboardInterrupt:
         print(f"interrupted: {parsed.repo_id} has all of it or nothing", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     return 0
 
 

@@ -1,25 +1,10 @@
 """ELMo for today's stack: contextual word vectors from a bidirectional LSTM language model."""
 
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import transformers
-
-from .configuration_elmo import ElmoConfig
-from .embedding import ElmoEmbedder
-from .modeling_elmo import (
-    ElmoForCoreferenceResolution,
-    ElmoForMultipleChoice,
-    ElmoForPreTraining,
-    ElmoForQuestionAnswering,
-    ElmoForSemanticRoleLabeling,
-    ElmoForSequenceClassification,
-    ElmoForTokenClassification,
-    ElmoModel,
-    ElmoModelOutput,
-    ElmoPreTrainedModel,
-    ElmoScalarMix,
-)
-from .tokenization_elmo import ElmoTokenizer
+from .registration import register
 
 __version__ = "0.2.0.dev0"
 
@@ -27,14 +12,44 @@ __version__ = "0.2.0.dev0"
 MINI = str(Path(__file__).parent / "elmo-mini")
 
 # Folders of this package load through the auto classes without `trust_remote_code` once it is imported.
-transformers.AutoConfig.register("elmo", ElmoConfig, exist_ok=True)
-transformers.AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
-transformers.AutoModel.register(ElmoConfig, ElmoModel, exist_ok=True)
-transformers.AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining, exist_ok=True)
-transformers.AutoModelForSequenceClassification.register(ElmoConfig, ElmoForSequenceClassification, exist_ok=True)
-transformers.AutoModelForTokenClassification.register(ElmoConfig, ElmoForTokenClassification, exist_ok=True)
-transformers.AutoModelForMultipleChoice.register(ElmoConfig, ElmoForMultipleChoice, exist_ok=True)
-transformers.AutoModelForQuestionAnswering.register(ElmoConfig, ElmoForQuestionAnswering, exist_ok=True)
+register()
+
+if TYPE_CHECKING:
+    from .configuration_elmo import ElmoConfig
+    from .embedding import ElmoEmbedder
+    from .modeling_elmo import (
+        ElmoForCoreferenceResolution,
+        ElmoForMultipleChoice,
+        ElmoForPreTraining,
+        ElmoForQuestionAnswering,
+        ElmoForSemanticRoleLabeling,
+        ElmoForSequenceClassification,
+        ElmoForTokenClassification,
+        ElmoModel,
+        ElmoModelOutput,
+        ElmoPreTrainedModel,
+        ElmoScalarMix,
+    )
+    from .tokenization_elmo import ElmoTokenizer
+else:
+    # Where the classes are that do not live in modeling_elmo.py.
+    _HOMES = {
+        "ElmoConfig": "configuration_elmo",
+        "ElmoEmbedder": "embedding",
+        "ElmoTokenizer": "tokenization_elmo",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Import a class when it is asked for: torch and transformers take seconds."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f".{_HOMES.get(name, 'modeling_elmo')}", __name__), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "MINI",

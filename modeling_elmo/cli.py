@@ -1,16 +1,17 @@
-"""The `elmo` command. Each of its commands imports what only it needs."""
+"""The `elmo` command. Each of its commands imports what only it needs, so that help is there at once."""
 
+import importlib
+import importlib.util
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .files import BAD_INPUT, ElmoError
+from .files import BAD_INPUT, INTERRUPTED, MINI_NAME, ElmoError, report_interrupts
 
-INTERRUPTED = 130  # the exit code that shells give for Ctrl-C
 RESUME = "run the same command again to resume"
 
 # Without markup, examples in the help texts keep their lines and brackets.
@@ -20,8 +21,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 
 TEXT_FILES = "A text file with one sentence per line; a .jsonl, .csv, .tsv or .parquet file"
 
-ModelFolder = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the model.")]
-ScoringModel = Annotated[Path, typer.Option(metavar="DIR", help="The folder of a pretrained model with its softmax.")]
+MODEL = "MODEL"
+MODELS = f"{MINI_NAME}, which is in the package, a folder, or a name on the Hub"
+Model = Annotated[str, typer.Option(metavar=MODEL, help=f"{MODELS}.")]
+ScoringModel = Annotated[str, typer.Option(metavar=MODEL, help=f"{MODELS}: a pretrained model with its softmax.")]
 OutputFolder = Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The folder to write.")]
 MarkedSentence = Annotated[str, typer.Argument(metavar="SENTENCE", help="Text with one word in [brackets].")]
 Source = Annotated[
@@ -43,11 +46,11 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output 
 @contextmanager
 def command_errors(when_interrupted: str = "nothing was written") -> Iterator[None]:
     """Report bad input and Ctrl-C in one line on standard error, without a traceback."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
     try:
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
         yield
     except BrokenPipeError:  # the reader of the output has closed it, which is no error
         raise
@@ -76,7 +79,11 @@ def main(
     """ELMo: contextual word vectors from a bidirectional LSTM language model.
 
     \b
-    Start with a published checkpoint, an options.json and a weights file:
+    Start with the small English model in the package:
+      elmo neighbors "He sat on the [bank] of the river ." --corpus sentences.txt
+      elmo embed sentences.txt --output vectors.h5
+    \b
+    or with a published checkpoint, an options.json and a weights file:
       elmo convert options.json weights.hdf5 my-elmo
       elmo embed sentences.txt --model my-elmo --output vectors.h5
     \b
@@ -144,7 +151,7 @@ def convert(
 
 @app.command(short_help="Convert a folder back to an original checkpoint.")
 def export(
-    model_dir: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="A folder written by save_pretrained.")],
+    model_dir: Annotated[str, typer.Argument(metavar=MODEL, help=f"{MODELS}.")],
     output_dir: OutputFolder,
     overwrite: Overwrite = False,
 ) -> None:
@@ -171,8 +178,8 @@ def export(
 @app.command(short_help="Compute vectors for a whole corpus.")
 def embed(
     source: Source,
-    model: ModelFolder,
     output: Annotated[Path, typer.Option(metavar="OUT", help="The file to write: .h5 or .hdf5, or .parquet.")],
+    model: Model = MINI_NAME,
     layers: Annotated[
         str, typer.Option(metavar="all|average|top|mix|0,1,2", help="The layers, or how they become one vector.")
     ] = "mix",
@@ -198,7 +205,7 @@ def embed(
 
     \b
     Examples:
-      elmo embed sentences.txt --model my-elmo --output vectors.h5 --layers all
+      elmo embed sentences.txt --output vectors.h5 --layers all
       elmo embed reviews.csv --column review --raw --pooling mean --model my-elmo --output reviews.parquet
       torchrun --nproc_per_node 2 -m modeling_elmo.cli embed sentences.txt --model my-elmo --output vectors.parquet
     """
@@ -241,7 +248,7 @@ def embed(
 @app.command(short_help="Compute how probable sentences are.")
 def score(
     source: Source,
-    model: ScoringModel,
+    model: ScoringModel = MINI_NAME,
     tokenized: Tokenized = True,
     per_word: Annotated[bool, typer.Option("--per-word", help="Show the log-probabilities of every word.")] = False,
     as_json: AsJson = False,
@@ -255,7 +262,7 @@ def score(
     \b
     Examples:
       elmo score sentences.txt --model my-elmo
-      echo "The bank of the river ." | elmo score - --model my-elmo --per-word
+      echo "The bank of the river ." | elmo score - --per-word
     """
     with command_errors("the sentences after these were not scored"):
         from .scoring import load_scorer, score_lines
@@ -266,14 +273,16 @@ def score(
 
 
 @app.command(short_help="List words that fit in place of another.")
-def substitutes(sentence: MarkedSentence, model: ScoringModel, count: Count = 10, as_json: AsJson = False) -> None:
+def substitutes(
+    sentence: MarkedSentence, model: ScoringModel = MINI_NAME, count: Count = 10, as_json: AsJson = False
+) -> None:
     """List the words that both language models together find most probable in place of a word.
 
     Neither model reads the word itself: one reads the words before it, the other the words after it.
 
     \b
     Example:
-      elmo substitutes "He sat on the [bank] of the river ." --model my-elmo
+      elmo substitutes "He sat on the [bank] of the river ."
     """
     with command_errors():
         from .scoring import load_scorer, substitute_lines
@@ -287,9 +296,7 @@ def substitutes(sentence: MarkedSentence, model: ScoringModel, count: Count = 10
 def neighbors(
     sentence: MarkedSentence,
     corpus: Annotated[Path, typer.Option(metavar="FILE", help=f"{TEXT_FILES}.")],
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of the model; by default the package's elmo-mini.")
-    ] = None,
+    model: Model = MINI_NAME,
     layer: Annotated[
         str, typer.Option(metavar="top|mix|average|0|1|2", help="The layer whose vectors are compared.")
     ] = "top",
@@ -314,12 +321,11 @@ def neighbors(
       elmo neighbors "They [play] chess ." --corpus novels.txt --raw --any-word --count 20 --json
     """
     with command_errors(RESUME):
-        from . import MINI
         from .neighbors import Uses, neighbor_lines
         from .scoring import marked_word
 
         marked_word(sentence)  # reports a mistake before the corpus is read
-        uses = Uses(corpus, model or MINI, layer, index, tokenized, column)
+        uses = Uses(corpus, model, layer, index, tokenized, column)
         if uses.report is not None:
             typer.echo(f"Indexed {uses.report.words:,} words: {uses.index}", err=True)
         for line in neighbor_lines(uses.nearest(sentence, count, any_word), as_json):
@@ -329,7 +335,9 @@ def neighbors(
 @app.command(short_help="Show who did what to whom.")
 def roles(
     sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="Text with its predicates in [brackets].")],
-    model: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a model of semantic roles.")],
+    model: Annotated[
+        str, typer.Option(metavar=MODEL, help="A model of semantic roles: a folder, or a name on the Hub.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show, for every predicate of a sentence, which words have which role. The predicate itself has the role V.
@@ -350,7 +358,7 @@ def roles(
 
 @app.command(short_help="Write a model as an ONNX file.")
 def onnx(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
+    model: Annotated[str, typer.Argument(metavar=MODEL, help=f"{MODELS}.")],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .onnx file to write.")],
     int8: Annotated[bool, typer.Option("--int8", help="Store matrices in 8 bits: smaller, less exact.")] = False,
     overwrite: Overwrite = False,
@@ -376,5 +384,45 @@ def onnx(
     typer.echo(f"Wrote {output} ({output.stat().st_size / 1e6:,.1f} MB)")
 
 
-if __name__ == "__main__":
+# ------------------------------------------------------------------ the scripts of training/ and hub_upload.py
+
+
+def import_script(name: str) -> Any:
+    """Import a script as the wheel has it, below this package, or as a checkout has it, beside this package."""
+    inside = f"{__package__}.{name}"
+    top = importlib.util.find_spec(f"{__package__}.{name.split('.')[0]}")
+    try:
+        return importlib.import_module(name if top is None else inside)
+    except ImportError as error:
+        missing = (error.name or str(error)).split(".")[0]
+        raise ElmoError(f"{missing} is not installed: pip install 'modeling-elmo[train]'") from error
+
+
+def add_script(command: str, name: str, summary: str) -> None:
+    """Add a command that passes its arguments on to a script, `--help` included."""
+
+    def run(context: typer.Context) -> None:
+        with command_errors("nothing was started"):
+            script = import_script(name)
+            processes = import_script("training.processes")
+            processes.run_script(script.main, context.args, f"elmo {command}")
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
+    app.command(command, short_help=summary, add_help_option=False, context_settings=settings)(run)
+
+
+add_script("pretrain", "training.pretrain", "Pretrain an ELMo on text, or tune one.")
+add_script("finetune", "training.finetune", "Train a task model on top of ELMo.")
+add_script("compare", "training.compare", "Compare places and mixes of ELMo on a task.")
+add_script("evaluate", "training.evaluate", "Measure what a biLM has learned.")
+add_script("upload", "hub_upload", "Share a model folder on the Hugging Face Hub.")
+
+
+def run() -> None:
+    """Run the command."""
+    report_interrupts()
     app()
+
+
+if __name__ == "__main__":
+    run()

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from .card import conversion_card
 from .configuration_elmo import ElmoConfig
-from .files import ElmoError, StrPath, atomic_write, load_folder, read_json, require
+from .files import ElmoError, StrPath, atomic_write, find_model, load_folder, read_json, require
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import CHARACTER_PADDING, ElmoTokenizer
 
@@ -444,7 +444,7 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
             vocabulary, vocab.txt.
         overwrite: whether to replace a checkpoint that is already in `output_dir`.
     """
-    model_dir = Path(model_dir)
+    model_dir = find_model(model_dir)
     output_dir = check_output(output_dir, overwrite, [model_dir], marker="options.json")
     config_file = model_dir / "config.json"
     with named(config_file, "not the config of an ELMo model"):

@@ -22,7 +22,16 @@ from tqdm import tqdm
 
 from .corpus import Corpus, Row, open_corpus
 from .embedding import DEFAULT_BATCH_WORDS, MARKERS, ElmoEmbedder
-from .files import ElmoError, StrPath, atomic_write, check_output_file, model_digests, read_json, require, write_text
+from .files import (
+    ElmoError,
+    StrPath,
+    atomic_write,
+    check_output_file,
+    model_digests,
+    read_json,
+    require,
+    write_text,
+)
 
 # About what a killed run loses, and the least that a process does at a time.
 SHARD_WORDS = 100_000
@@ -231,6 +240,7 @@ def embed_corpus(
     if identity is None and processes > 1:
         raise ElmoError("processes cannot share standard input: write it to a file first")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else None
+    model = find_model(model)
     options: dict[str, Any] = {"layers": layers, "pooling": pooling, "batch_words": batch_words, "dtype": dtype}
     embedder = ElmoEmbedder.from_pretrained(model, device, **options)
     settings = {

@@ -4,23 +4,27 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from transformers import AutoTokenizer
-
-from .tokenization_elmo import ElmoTokenizer
+if TYPE_CHECKING:
+    from .tokenization_elmo import ElmoTokenizer
 
 StrPath = str | os.PathLike[str]
 
-# Exit code of every command after an `ElmoError`.
+# Exit codes of every command: after an `ElmoError`, and the one that shells give for Ctrl-C.
 BAD_INPUT = 2
+INTERRUPTED = 130
+# The name of the model in the package, wherever a model is asked for.
+MINI_NAME = "elmo-mini"
+# What a model needs of a repository on the Hub.
+HUB_FILES = ["*.json", "*.safetensors", "*.txt"]
 
 
 class ElmoError(ValueError):
@@ -40,6 +44,41 @@ def require(module: str, extra: str) -> Any:
     except ImportError as error:
         package = module.split(".")[0]
         raise ElmoError(f"{package} is not installed: pip install 'modeling-elmo[{extra}]'") from error
+
+
+def report_interrupts() -> None:
+    """Let Ctrl-C that nothing else catches, such as during imports, end the program with one line."""
+    previous = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            previous(kind, error, trace)
+            return
+        print("interrupted: nothing was started", file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)
+
+    sys.excepthook = report
+
+
+def packaged_model(name: str) -> str:
+    """Return the folder of elmo-mini for its name, unless there is a folder of that name, and anything else as is."""
+    from . import MINI
+
+    return MINI if name == MINI_NAME and not Path(name).exists() else name
+
+
+def find_model(name: StrPath) -> Path:
+    """Return the folder of a model: elmo-mini in the package, a folder, or one that the Hub has, downloaded."""
+    folder = Path(packaged_model(str(name)))
+    if folder.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) or str(name).startswith("."):
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HTTPError
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
+    except (HTTPError, OSError, ValueError) as error:
+        raise ElmoError(f"{name}: no such folder, and the Hub does not give it: {first_line(error)}") from error
 
 
 def check_output_file(path: Path, overwrite: bool) -> None:
@@ -115,9 +154,15 @@ def model_digests(folder: StrPath) -> dict[str, str]:
 
 def load_folder(
     folder: StrPath, auto_class: Any, refused: Sequence[str] = ("missing", "mismatched")
-) -> tuple[Any, ElmoTokenizer]:
-    """Load the model, in eval mode, and the tokenizer of a folder; refuse `missing` weights and the like."""
-    config_file = Path(folder) / "config.json"
+) -> tuple[Any, "ElmoTokenizer"]:
+    """Load a model, in eval mode, and its tokenizer, by anything `find_model` takes; refuse `missing` weights, say."""
+    # Here, since commands need the rest of this file before they need transformers.
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+    from transformers import AutoTokenizer
+
+    folder = find_model(folder)
+    config_file = folder / "config.json"
     if not config_file.is_file():
         raise ElmoError(f"{folder}: not a model folder: config.json is missing")
     config = read_json(config_file)

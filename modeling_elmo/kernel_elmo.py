@@ -6,6 +6,8 @@ With one row a product is as fast as its weights come from memory. So they are l
 Shapes: T words, P projection, M memory cells.
 """
 
+import os
+
 import numpy as np
 
 from .recurrence_elmo import TILE
@@ -17,6 +19,12 @@ except ImportError as error:
 
 # Rows of a tile that are read at once; the loop in `_add_product` is written out for it.
 ROWS = 8
+
+# Compiled code goes to numba's folder of the user: beside this file it would be left when the package is removed. numba
+# looks for a folder when it meets a function, and takes one beside the file where this one cannot be written.
+_given = numba.config.CACHE_DIR
+_caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+numba.config.CACHE_DIR = _given or os.path.join(_caches, "numba")
 
 # Without leave to reorder or to assume finite values: only to fuse a product and a sum.
 OPTIONS = {"nogil": True, "cache": True, "boundscheck": False, "fastmath": {"contract"}}
@@ -103,3 +111,6 @@ def read_sentence(
         _add_product(hidden, squashed, projection)
         for n in range(len(hidden)):
             hidden[n] = _clip(hidden[n], -output_bound, output_bound)
+
+
+numba.config.CACHE_DIR = _given  # for the functions of others

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .embed_corpus import Report, embed_corpus
 from .embedding import ElmoEmbedder
-from .files import ElmoError, StrPath, file_digest, first_line, model_digests, require
+from .files import ElmoError, StrPath, file_digest, find_model, first_line, model_digests, require
 from .scoring import marked_word
 
 # Cosines of float16 vectors differ from those of float32 in the fourth decimal.
@@ -77,6 +77,7 @@ class Uses:
         self.corpus = Path(corpus)
         if not self.corpus.is_file():
             raise ElmoError(f"{corpus}: no such file; the corpus is text with one sentence per line, or a table of it")
+        model = find_model(model)
         self.embedder = ElmoEmbedder.from_pretrained(model, layers=layer)
         if isinstance(self.embedder.layers, tuple):
             raise ElmoError(f"`layer` must be one layer: top, average, mix or a number, got {layer!r}")

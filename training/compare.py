@@ -25,7 +25,7 @@ from modeling_elmo.files import BAD_INPUT, ElmoError, write_text
 
 from .figures import draw_comparison
 from .finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune
-from .settings import PLACEMENTS, in_one_line
+from .settings import PLACEMENTS, described, in_one_line
 
 SETTINGS_FILE = "settings.json"
 
@@ -171,9 +171,11 @@ def compare(own: argparse.Namespace, passed_on: Sequence[str]) -> dict[Setting, 
     return outcomes
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], program: str = "training.compare") -> int:
     parser = argparse.ArgumentParser(
-        prog="training.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program,
+        description=described(__doc__, program),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--task", required=True, choices=list(TASKS))
     parser.add_argument("--output_dir", required=True, type=Path, help="where runs, table and plot go")

@@ -41,12 +41,12 @@ from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus, TextLines, open_corpus
-from modeling_elmo.files import BAD_INPUT, ElmoError, read_json, write_text
+from modeling_elmo.files import BAD_INPUT, INTERRUPTED, MINI_NAME, ElmoError, read_json, write_text
 from modeling_elmo.scoring import load_scorer
 
 from .figures import draw_comparison, draw_mix
 from .readers import located
-from .settings import PLACEMENTS
+from .settings import PLACEMENTS, described
 from .task_data import read_examples
 
 BATCH = 32
@@ -409,16 +409,19 @@ def make_rows(own: argparse.Namespace) -> Rows:
     return tags(embedder, own.train, own.test, names)
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str], program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="training.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program,
+        description=described(__doc__, program),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     tables = parser.add_subparsers(dest="table", required=True)
     parsers = {name: tables.add_parser(name) for name in ("perplexity", "senses", "wic", "tags", "tasks")}
     for name, table in parsers.items():
         table.add_argument("--output_dir", required=True, type=Path)
         if name != "tasks":
-            table.add_argument("--model", required=True, help="a folder of pretraining or conversion")
+            help_text = "the name elmo-mini (the default), a folder of pretraining or conversion, or a name on the Hub"
+            table.add_argument("--model", default=MINI_NAME, help=help_text)
     for name in ("senses", "wic", "tags"):
         nargs = "+" if name == "senses" else None
         parsers[name].add_argument("--train", required=True, nargs=nargs, type=Path, help="what to learn from")
@@ -437,8 +440,8 @@ def at_least_1(text: str) -> int:
     return number
 
 
-def main(arguments: Sequence[str]) -> int:
-    own = parse_arguments(arguments)
+def main(arguments: Sequence[str], program: str = "training.evaluate") -> int:
+    own = parse_arguments(arguments, program)
     transformers_logging.set_verbosity_error()
     try:
         own.output_dir.mkdir(parents=True, exist_ok=True)
@@ -446,6 +449,9 @@ def main(arguments: Sequence[str]) -> int:
     except (ElmoError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

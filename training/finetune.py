@@ -42,7 +42,7 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.card import training_card
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, packaged_model, write_text
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.word_vectors import load_word_vectors
 
@@ -289,16 +289,20 @@ def write_mix(weights: dict[str, list[float]], folder: Path) -> None:
         print(f"Mix at the {place}: {', '.join(shown)}")
 
 
-def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArguments]:
+def read_arguments(
+    arguments: Sequence[str], program: str = "training.finetune"
+) -> tuple[TaskSettings, TrainingArguments]:
     """Read the settings of a run from the command line and its recipe."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--task")
     task = finder.parse_known_args(list(arguments))[0].task
     recipe = task if task in TASKS else None
     classes = (TaskSettings, TrainingArguments)
-    settings, training = parse_with_recipe(classes, arguments, __doc__, "training.finetune", recipe)
+    settings, training = parse_with_recipe(classes, arguments, __doc__, program, recipe)
     if settings.task not in TASKS:
         raise ElmoError(f"`task` must be one of {', '.join(TASKS)}, got {settings.task!r}")
+    if settings.model_name_or_path:
+        settings.model_name_or_path = packaged_model(settings.model_name_or_path)
     settings.check()
     if training.output_dir in (None, NO_OUTPUT_DIR):
         raise ElmoError("give --output_dir: where checkpoints, the model and its results go")
@@ -310,10 +314,10 @@ def read_arguments(arguments: Sequence[str]) -> tuple[TaskSettings, TrainingArgu
     return settings, training
 
 
-def finetune(arguments: Sequence[str]) -> dict[str, Any] | None:
+def finetune(arguments: Sequence[str], program: str = "training.finetune") -> dict[str, Any] | None:
     """Train and evaluate; return the results, or None where training was stopped."""
     with in_one_line():
-        settings, training = read_arguments(arguments)
+        settings, training = read_arguments(arguments, program)
         run = Run(settings, training)
     keep_alive_until_exit(run, training.world_size)
     parameters = sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad)
@@ -325,10 +329,10 @@ def finetune(arguments: Sequence[str]) -> dict[str, Any] | None:
     return run.evaluate()
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], program: str = "training.finetune") -> int:
     transformers_logging.set_verbosity_error()
     try:
-        results = finetune(arguments)
+        results = finetune(arguments, program)
     except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -49,12 +49,12 @@ HISTORY_FILE = "history.jsonl"
 PLACES = ("output_dir", "train_file", "validation_file", "resume_from_checkpoint", "overwrite_output_dir")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], program: str = "training.pretrain") -> int:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     torch.sparse.check_sparse_tensor_invariants.disable()  # the only sparse tensors are our own gradients
     try:
-        settings = read_settings(arguments, __doc__)
+        settings = read_settings(arguments, __doc__, program)
         with in_one_line():
             accelerator = make_accelerator(settings)
             if accelerator.is_main_process:

@@ -67,11 +67,17 @@ def keep_alive_until_exit(user: Any, processes: int) -> None:
         _kept.append(user)
 
 
-def run_script(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a script's `main` in as many processes as were requested, and exit with its code."""
-    start_processes(sys.modules["__main__"].__spec__.name, sys.argv[1:])
+def run_script(
+    main: Callable[..., int], arguments: Sequence[str] | None = None, program: str | None = None
+) -> NoReturn:
+    """Run a script's `main` in as many processes as were requested, and exit with its code.
+
+    `arguments` are those of the command line by default; `program` is how the script's help calls it.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    start_processes(sys.modules[main.__module__].__spec__.name, arguments)
     keep_freed_memory()
-    code = main(sys.argv[1:])
+    code = main(arguments) if program is None else main(arguments, program)
     if _kept:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,7 +1,9 @@
 """The settings of a run, from a recipe and the command line."""
 # ruff: noqa: RUF009, since options are dataclass fields
 
+import argparse
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
-from modeling_elmo.files import ElmoError, first_line
+from modeling_elmo.files import ElmoError, first_line, packaged_model
 
 RECIPES = Path(__file__).parent / "recipes"
 # Where ELMo may be in a task model, in the order of tables.
@@ -94,7 +96,9 @@ class Settings:
     min_count: int = option(3, "The least count of a word of the vocabulary.")
     max_vocab_size: int = option(800_000, "The largest vocabulary that is made.")
     # The model
-    model_name_or_path: str | None = option(None, "Start from the weights and words of this folder.")
+    model_name_or_path: str | None = option(
+        None, "Start from weights and words: elmo-mini, a folder, or a name on the Hub."
+    )
     config: Any = option(None, "In a recipe: values of ElmoConfig other than the defaults.")
     config_overrides: list[str] = option([], "Changes to it: cell_dim=512 dropout=0")
     # How text is read
@@ -185,7 +189,9 @@ class TaskSettings:
     document_words: int = option(0, "Of coref: cut training documents at so many words; 0: do not.")
     train_fraction: float = option(1.0, "Train on a random part of the examples.")
     # The model
-    model_name_or_path: str | None = option(None, "The folder of a biLM, or of a task model to resume.")
+    model_name_or_path: str | None = option(
+        None, "A biLM, or a task model to resume: elmo-mini, a folder, or a name on the Hub."
+    )
     elmo_placement: str = option("both", "Where ELMo goes: input, output, both, none.")
     mix: str = option("scalar", "scalar (learned), average or last (the top layer).")
     mix_l2: float = option(0.001, "The paper's λ: the pull of the mix to the average.")
@@ -235,26 +241,67 @@ class TaskSettings:
         return chosen
 
 
-def read_settings(arguments: Sequence[str], description: str | None = None) -> Settings:
+def read_settings(
+    arguments: Sequence[str], description: str | None = None, program: str = "training.pretrain"
+) -> Settings:
     """Read a recipe and the changes of the command line."""
-    (settings,) = parse_with_recipe((Settings,), arguments, description, "training.pretrain")
+    (settings,) = parse_with_recipe((Settings,), arguments, description, program)
     given = {argument.split("=")[0].replace("-", "_") for argument in arguments}
     if "__num_train_epochs" in given and "__max_steps" not in given:
         settings.max_steps = -1  # of the recipe
     elif "__max_steps" in given and "__num_train_epochs" not in given:
         settings.num_train_epochs = None
+    if settings.model_name_or_path:
+        settings.model_name_or_path = packaged_model(settings.model_name_or_path)
     settings.check()
     return settings
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps the lines of the description, and names the defaults."""
+
+
+HELP = ("-h", "--help", "--help-all")
+
+
+def described(description: str | None, program: str) -> str:
+    """Return a script's docstring with the name that it was started by in its examples."""
+    return (
+        re.sub(r"python -m training\.(\w+)", r"elmo \1", description or "")
+        if program.startswith("elmo ")
+        else description or ""
+    )
+
+
+def make_parser(classes: Sequence[type], description: str | None, program: str) -> HfArgumentParser:
+    parser = HfArgumentParser(
+        tuple(classes),
+        prog=program,
+        usage=f"{program} [RECIPE] [--SETTING VALUE ...]",
+        description=described(description, program),
+        formatter_class=HelpFormatter,
+    )
+    for action in parser._actions:
+        if action.option_strings[0].startswith("--no_"):  # made by HfArgumentParser, with the help of its opposite
+            action.help = f"Do not `{action.dest}`."
+    return parser
+
+
+def print_help(parser: HfArgumentParser, is_whole: bool) -> None:
+    if not is_whole:
+        parser.epilog = "Settings of transformers' TrainingArguments work too: --help-all lists them."
+    parser.print_help()
 
 
 def parse_with_recipe(
     classes: Sequence[type], arguments: Sequence[str], description: str | None, program: str, recipe: str | None = None
 ) -> tuple[Any, ...]:
     """Read the settings of some dataclasses. The command line wins over the recipe, its first argument by default."""
-    parser = HfArgumentParser(tuple(classes), description=description, prog=program)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        parser.print_help()
+    if not arguments or any(argument in HELP for argument in arguments):
+        shown = classes if "--help-all" in arguments else classes[:1]
+        print_help(make_parser(shown, description, program), is_whole=len(shown) == len(classes))
         raise SystemExit(0)
+    parser = make_parser(classes, description, program)
     rest = list(arguments)
     if not rest[0].startswith("-"):
         recipe = rest.pop(0)
