@@ -27,6 +27,7 @@ from .files import (
     StrPath,
     atomic_write,
     check_output_file,
+    find_model,
     model_digests,
     read_json,
     require,

@@ -20,8 +20,8 @@ except ImportError as error:
 # Rows of a tile that are read at once; the loop in `_add_product` is written out for it.
 ROWS = 8
 
-# Compiled code goes to numba's folder of the user: beside this file it would be left when the package is removed. numba
-# looks for a folder when it meets a function, and takes one beside the file where this one cannot be written.
+# Compiled code goes to the user's cache: beside this file it would outlast the package. numba chooses a folder when it
+# meets a function; where this one cannot be written, it takes another.
 _given = numba.config.CACHE_DIR
 _caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
 numba.config.CACHE_DIR = _given or os.path.join(_caches, "numba")

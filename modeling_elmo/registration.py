@@ -43,7 +43,7 @@ class LateClass(tuple):
 
 def register_imported() -> None:
     """Register ELMo for the auto classes that are imported; a class that is only now being made waits."""
-    auto = {}
+    auto: dict[str, Any] = {}
     for name in AUTO_MODULES:
         auto |= vars(sys.modules[name]) if name in sys.modules else {}
     if not auto:

@@ -1,7 +1,7 @@
 """Compare places and mixes of ELMo on a task, over seeds and parts of the training data: one table, one plot.
 
-    python -m training.compare --task ner --model_name_or_path my-elmo --train_file eng.train \
-        --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/compare \
+    python -m training.compare --task ner --model_name_or_path my-elmo --train_file eng.train \\
+        --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/compare \\
         --placements none input output both
 
 The paper's Table 2 is --mixes last average 1 0.001, its Table 3 --placements none input output both, its Figure 1

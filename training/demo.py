@@ -249,7 +249,9 @@ Next, after `source .venv/bin/activate`:
 
 
 def main() -> int:
-    argparse.ArgumentParser(prog="training.demo", description=__doc__).parse_args()
+    argparse.ArgumentParser(
+        prog="training.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     try:
         demo()
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """Train a task model on top of ELMo, with the models of the paper.
 
-    python -m training.finetune --task ner --model_name_or_path my-elmo --train_file eng.train \
+    python -m training.finetune --task ner --model_name_or_path my-elmo --train_file eng.train \\
         --validation_file eng.testa --word_vectors glove.6B.zip:glove.6B.50d.txt --output_dir runs/ner
     python -m training.finetune --task ner --elmo_placement none --train_file … --output_dir runs/baseline
     python -m training.finetune --task ner … --output_dir runs/ner --resume_from_checkpoint last

@@ -258,19 +258,22 @@ def read_settings(
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps the lines of the description, and names the defaults."""
+    """Keeps the lines of the description, and names defaults where there are any."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.default is not None and not action.option_strings[0].startswith("--no_")
+        return super()._get_help_string(action) if has_default else action.help
 
 
 HELP = ("-h", "--help", "--help-all")
 
 
 def described(description: str | None, program: str) -> str:
-    """Return a script's docstring with the name that it was started by in its examples."""
-    return (
-        re.sub(r"python -m training\.(\w+)", r"elmo \1", description or "")
-        if program.startswith("elmo ")
-        else description or ""
-    )
+    """Return a script's docstring with its examples as they are typed where it was started by `elmo`."""
+    text = description or ""
+    if program.startswith("elmo "):
+        text = re.sub(r"python -m training\.(\w+)", r"elmo \1", text)
+    return text.replace("-m training.", f"-m {__package__}.")
 
 
 def make_parser(classes: Sequence[type], description: str | None, program: str) -> HfArgumentParser:
@@ -283,12 +286,14 @@ def make_parser(classes: Sequence[type], description: str | None, program: str) 
     )
     for action in parser._actions:
         if action.option_strings[0].startswith("--no_"):  # made by HfArgumentParser, with the help of its opposite
-            action.help = f"Do not `{action.dest}`."
+            action.help = f"Set `{action.dest}` to false."
     return parser
 
 
-def print_help(parser: HfArgumentParser, is_whole: bool) -> None:
-    if not is_whole:
+def print_help(classes: Sequence[type], is_whole: bool, description: str | None, program: str) -> None:
+    """Print the settings of the first class, and of the others if the help is to be whole."""
+    parser = make_parser(classes if is_whole else classes[:1], description, program)
+    if len(classes) > 1 and not is_whole:
         parser.epilog = "Settings of transformers' TrainingArguments work too: --help-all lists them."
     parser.print_help()
 
@@ -298,8 +303,7 @@ def parse_with_recipe(
 ) -> tuple[Any, ...]:
     """Read the settings of some dataclasses. The command line wins over the recipe, its first argument by default."""
     if not arguments or any(argument in HELP for argument in arguments):
-        shown = classes if "--help-all" in arguments else classes[:1]
-        print_help(make_parser(shown, description, program), is_whole=len(shown) == len(classes))
+        print_help(classes, "--help-all" in arguments, description, program)
         raise SystemExit(0)
     parser = make_parser(classes, description, program)
     rest = list(arguments)
