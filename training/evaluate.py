@@ -450,7 +450,7 @@ def main(arguments: Sequence[str], program: str = "training.evaluate") -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
+        print("interrupted: what is written so far is whole", file=sys.stderr)
         return INTERRUPTED
     return 0
 
