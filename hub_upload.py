@@ -7,7 +7,8 @@
 FOLDER is what pretraining, fine-tuning, `elmo convert` or `save_pretrained` wrote. A release is made from it: weights
 as safetensors, config, tokenizer, the code that loads them, and a model card with the figures of the run's own
 all_results.json. The release is loaded in a process without this package and must give the same vectors, bit for bit.
-Then it is uploaded in one commit; unchanged files are not sent again. --dry-run stops before that, without network.
+Then it is uploaded in one commit; unchanged files are not sent again. --dry-run stops before that, without network, and
+writes the model card to a file that it names (--card chooses another).
 
 Log in once with `hf auth login`, or name the environment variable that holds a token: --token-from-env MY_TOKEN.
 """
@@ -33,6 +34,7 @@ from modeling_elmo.files import (
     load_folder,
     read_json,
     report_interrupts,
+    write_text,
 )
 
 if __name__ == "__main__":  # the imports that follow take seconds
@@ -65,7 +67,8 @@ REPLACED = [*WEIGHTS, "vocab.txt", "*_elmo.py", MIX_FILE, "*.png"]
 # By-products of a run. They are never uploaded, so they are not searched for secrets either.
 IGNORE_PATTERNS = (
     "checkpoint-* .checkpoint-* cache .cache *_cache __pycache__ .git .final .ipynb_checkpoints logs runs *.tmp tmp* "
-    "*.log events.out.tfevents.*"
+    "*.log events.out.tfevents.* training_args.bin optimizer.pt optimizer.bin optimizers.pt scheduler.pt scheduler.bin "
+    "scaler.pt rng_state*.pth random_states_*.pkl trainer_state.json"
 ).split()
 PICKLES = ".bin .pt .pth .pkl .pickle .th .ckpt .joblib".split()
 SECRET_NAMES = (
@@ -269,8 +272,11 @@ def can_load(folder: Path, auto_class: str) -> bool:
 # ------------------------------------------------------------------------------------------------------- the upload
 
 
-def upload(api: HfApi, repo_id: str, branch: str, private: bool, release: Path, message: str) -> str:
-    """Send the release in one commit to a repository and a branch, created if missing, and say what was done."""
+def upload(api: HfApi, repo_id: str, branch: str, private: bool, release: Path, message: str) -> tuple[str, str]:
+    """Send the release in one commit to a repository and a branch, created if missing.
+
+    Return the branch's commit and what was done.
+    """
     api.create_repo(repo_id, private=private or None, exist_ok=True)
     if private and not api.repo_info(repo_id).private:
         raise ElmoError(f"{repo_id} exists and is public: --private cannot make it private; change it in its settings")
@@ -292,8 +298,8 @@ def upload(api: HfApi, repo_id: str, branch: str, private: bool, release: Path, 
         # The commit was made and only the answer was lost: this finds nothing left to send.
         return upload(api, repo_id, branch, private, release, message)
     if commit.oid == before:
-        return f"Nothing left to send: {repo_id} has all of this, as commit {before}"
-    return f"Sent what changed, in commit {commit.oid}"
+        return before, f"Nothing left to send: {repo_id} has all of this, as commit {before}"
+    return commit.oid, f"Sent what changed, in commit {commit.oid}"
 
 
 def current_commit(api: HfApi, repo_id: str, branch: str) -> str | None:
@@ -352,6 +358,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     add("--private", action="store_true", help="make a new repository private")
     add("--revision", default=DEFAULT_BRANCH, metavar="REV", help="the branch, created if missing (%(default)s)")
     add("--dry-run", action="store_true", help="make and check the release, list it, and send nothing")
+    add("--card", metavar="FILE", type=Path, help="write the model card there too (dry runs: default a temporary file)")
     add("--token-from-env", metavar="NAME", help="the variable that holds the token (default: the login, or HF_TOKEN)")
     add("--license", metavar="L", help="the Hub's name of a license, such as apache-2.0 or mit")
     add("--language", nargs="+", metavar="CODE", help="languages, such as en de")
@@ -367,6 +374,16 @@ def find_token(name: str | None) -> str | None:
     if not token:
         raise ElmoError(f"--token-from-env: the environment variable {name} is not set")
     return token
+
+
+def save_card(card: str, path: Path | None) -> Path:
+    """Write the card to a file, by default a temporary one, which stays; return where it is."""
+    path = path or Path(tempfile.mkdtemp(prefix="elmo-card-"), CARD_FILE)
+    try:
+        write_text(path, card)
+    except OSError as error:
+        raise ElmoError(f"--card: cannot write {path}: {error.strerror}") from error
+    return path
 
 
 def share(arguments: argparse.Namespace, token: str | None) -> None:
@@ -386,6 +403,8 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
     metadata = {key: getattr(arguments, key) for key in ("license", "language", "datasets")}
     card = release_card(folder, model, tokenizer, repo_id, revision, **metadata)
     print(f"{folder}: {name}, {model.num_parameters():,} parameters")
+    if arguments.card or arguments.dry_run:
+        print(f"Model card: {save_card(card, arguments.card)}")
     if ignored:
         print(f"Not uploaded: {', '.join(sorted(ignored))}")
     with tempfile.TemporaryDirectory() as scratch:
@@ -402,11 +421,13 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
             visibility = "private" if arguments.private else "public"
             print(f"\nWould go to {address} (branch {branch}, {visibility} if new). Nothing was sent.")
             return
-        print(upload(api, repo_id, branch, arguments.private, release, f"Upload {name}"))
-    print(f"\n{address}")
+        commit, done = upload(api, repo_id, branch, arguments.private, release, f"Upload {name}")
+    print(f"{done}\n\n{address}")
     if name in AUTO_CLASSES:
+        # A revision pins the code. Without one, transformers warns of every code file that it downloads.
+        call = f'{AUTO_CLASSES[name]}.from_pretrained("{repo_id}", trust_remote_code=True'
         pinned = f', revision="{revision}"' if revision else ""
-        print(f'{AUTO_CLASSES[name]}.from_pretrained("{repo_id}", trust_remote_code=True{pinned})')
+        print(f'{call}{pinned})\n{call}, revision="{commit}")')
 
 
 def main(arguments: Sequence[str], program: str = "hub_upload.py") -> int:

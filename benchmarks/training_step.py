@@ -17,7 +17,7 @@ from harness import checkpoint, load, print_table, read_sentences, save, seconds
 
 from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.softmax_elmo import draw_negatives
-from training.data import Block, LaneWindows, lay_out
+from training.data import Block, LaneWindows
 
 
 class Sentences:
@@ -30,7 +30,7 @@ class Sentences:
 
     def read(self, *_):
         for number, words in enumerate(self.sentences):
-            yield Block(0, number, lay_out(words, self.tokenizer))
+            yield Block(0, number, [words], [True])
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def main() -> None:
 
     ours_seconds, peer_seconds, ratios = [], [], []
     for step in range(arguments.steps + 1):
-        (batch,) = next(windows)
+        (batch,) = next(windows).windows
         negatives = draw_negatives(len(tokenizer), arguments.negatives)
         taken = seconds(our_step), seconds(peer_step)
         if step:  # the first warms up

@@ -49,10 +49,16 @@ METRICS = {
     "macro_f1": ("f1", "F1, mean over the classes"),
     "precision": ("precision", "Precision"),
     "recall": ("recall", "Recall"),
+    "exact_match": ("exact_match", "Exact match"),
+    "conll_f1": ("f1", "CoNLL F1, the mean of MUC, B³ and CEAF"),
+    "without_singletons_conll_f1": ("f1", "CoNLL F1 without clusters of one mention"),
     "perplexity": ("perplexity", "Perplexity"),
     "perplexity_forward": ("perplexity", "Perplexity, forward"),
     "perplexity_backward": ("perplexity", "Perplexity, backward"),
 }
+for _measure, _name in (("muc", "MUC"), ("b_cubed", "B³"), ("ceaf", "CEAF"), ("mention", "Mentions")):
+    for _score, _label in (("precision", "precision"), ("recall", "recall"), ("f1", "F1")):
+        METRICS[f"{_measure}_{_score}"] = (_score, f"{_name}, {_label}")
 SPLITS = {"eval": "validation", "test": "test"}
 # What the front matter of a release takes over from the folder's card.
 KEPT = ("license", "license_name", "license_link", "language", "datasets", "tags", "base_model")

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from modeling_elmo.card import format_number, release_card
 from modeling_elmo.configuration_elmo import AUTO_MAP
 from modeling_elmo.files import ElmoError
 from training import finetune, pretrain
+from training.coref import coreference_scores
 from training.settings import Settings
 
 ROOT = Path(hub_upload.__file__).parent
@@ -273,6 +275,7 @@ def test_what_was_shared_in_three_ways_computes_the_same_without_the_package(hub
     repo = hub.repos["user/tagger"]
     assert repo.messages == ["initial commit", "Upload ElmoForTokenClassification"]  # all in one commit
     first = repo.branches["main"]
+    assert f'("user/tagger", trust_remote_code=True, revision="{first}")\n' in done.stdout
     files = repo.files()
     assert all(file.is_large == name.endswith((".safetensors", ".png")) for name, file in files.items())
     assert json.loads(files["config.json"].content)["auto_map"] == AUTO_MAP
@@ -308,7 +311,7 @@ def test_what_was_shared_in_three_ways_computes_the_same_without_the_package(hub
         ("AutoModel", "user/tagger", "dev/bilm", bilm, ElmoModel),
         ("AutoModelForPreTraining", "user/tagger", repo.branches["dev/bilm"], bilm, ElmoForPreTraining),
         (head, "user/tagger", first, tagger, ElmoForTokenClassification),
-        ("AutoModel", "user/pushed", None, bilm, ElmoModel),
+        ("AutoModel", "user/pushed", hub.repos["user/pushed"].branches["main"], bilm, ElmoModel),
         (head, "user/trained", None, output, ElmoForTokenClassification),
     ]
     cards = [files["README.md"], on_branch["README.md"]]
@@ -322,6 +325,9 @@ def test_what_was_shared_in_three_ways_computes_the_same_without_the_package(hub
     command = [sys.executable, "-c", code, asked]
     done = subprocess.run(command, env=settings, cwd=work, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
+    # A revision is what keeps transformers from warning of every code file that it downloads.
+    assert "/user/tagger:\n- splitting_elmo.py" in done.stderr
+    assert "user/pushed" not in done.stderr
     found = load_file(result)
     for number, (_, _, _, folder, kind) in enumerate(wanted):
         expected = vectors(folder, kind)
@@ -499,6 +505,37 @@ def test_the_card_of_a_pretrained_model_keeps_its_recipe_and_perplexities(bilm, 
     assert write_card(again, license=None) == card
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (ElmoForQuestionAnswering, {"exact_match": "Exact match", "f1": "F1"}),
+        (
+            ElmoForCoreferenceResolution,
+            {
+                "conll_f1": "CoNLL F1, the mean of MUC, B³ and CEAF",
+                "without_singletons_conll_f1": "CoNLL F1 without clusters of one mention",
+                "b_cubed_f1": "B³, F1",
+                "mention_recall": "Mentions, recall",
+            },
+        ),
+    ],
+)
+def test_a_card_has_every_score_of_a_task(kind, names, tmp_path):
+    task = next(task for task in finetune.TASKS.values() if task.head is kind)
+    known = coreference_scores([[[(0, 1), (2, 3)]]], [[[(0, 1), (2, 3)]]]) if task.metric == "conll_f1" else {}
+    expected = dict.fromkeys([*known, *names], 0.75)
+    folder = save(kind(ElmoConfig(**SIZES, **HEAD)), tmp_path / "model")
+    results = {f"{part}_{name}": score for part in ("eval", "test") for name, score in expected.items()}
+    (folder / "all_results.json").write_text(json.dumps(results))
+    card = write_card(folder)
+    found = scores_of(card)
+    assert len(found) == len(results)
+    for name in names.values():
+        assert found["validation", name] == found["test", name] == 0.75
+        assert f"| {name}, test | 0.75 |" in card
+    assert card_errors(card) == []
+
+
 def test_a_card_says_nothing_that_the_folder_does_not_and_is_stable(tmp_path):
     folder = save(ElmoModel(ElmoConfig(**SIZES)), tmp_path / "model")
     card = write_card(folder, license="apache-2.0")
@@ -543,14 +580,28 @@ def test_a_dry_run_checks_and_lists_and_sends_nothing(tmp_path, capsys):
     # Its words alone are too little for the other heads, which is no loss.
     changes = {"elmo_placement": "output", "word_vector_dim": 0}
     folder = save(ElmoForTokenClassification(ElmoConfig(**SIZES, **{**HEAD, **changes})), tmp_path / "model")
+    before = sorted(folder.iterdir())
     assert hub_upload.main([str(folder), "user/name", "--license", "mit", "--dry-run", "--revision", "v2"]) == 0
     out = capsys.readouterr().out
+    (card,) = re.findall(r"^Model card: (.+)$", out, flags=re.MULTILINE)
+    assert "# name\n" in Path(card).read_text()
+    shutil.rmtree(Path(card).parent)
+    assert sorted(folder.iterdir()) == before
     assert "loads without the package through AutoConfig, AutoTokenizer, AutoModel" in out
     assert "no AutoModelForSequenceClassification, AutoModelForMultipleChoice, which this config cannot make" in out
     for name in ("model.safetensors", "config.json", "README.md", "modeling_elmo.py", "vocab.txt"):
         assert f"B  {name}\n" in out
     assert "/user/name/tree/v2 (branch v2, public if new)" in out
     assert out.endswith("Nothing was sent.\n")
+
+
+def test_the_card_can_be_written_where_the_user_says(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert hub_upload.save_card("text", folder / "README.md") == folder / "README.md"
+    assert (folder / "README.md").read_text() == "text"
+    with pytest.raises(ElmoError, match="--card: cannot write .*: No such file or directory"):
+        hub_upload.save_card("text", tmp_path / "missing" / "card.md")
 
 
 @pytest.mark.parametrize("kind", [ElmoForSemanticRoleLabeling, ElmoForCoreferenceResolution])
@@ -669,8 +720,12 @@ def test_what_runs_leave_behind_is_left_out_and_named(tmp_path):
     folder = save(ElmoModel(ElmoConfig(**SIZES)), tmp_path / "model")
     for name in ("checkpoint-3/optimizer.pt", "cache/layers.f32", "logs/x", "a.tmp", "train.log", "predictions.tsv"):
         write(name)(folder)
+    trainer = "training_args.bin optimizer.pt scheduler.pt scaler.pt rng_state_0.pth trainer_state.json".split()
+    for name in trainer:
+        write(name)(folder)
     copied, ignored = hub_upload.survey(folder)
-    assert sorted(ignored) == ["a.tmp", "cache/", "checkpoint-3/", "logs/", "predictions.tsv", "train.log"]
+    others = ["a.tmp", "cache/", "checkpoint-3/", "logs/", "predictions.tsv", "train.log"]
+    assert sorted(ignored) == sorted([*others, *trainer])
     assert copied == []
 
 

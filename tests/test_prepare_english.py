@@ -3,6 +3,8 @@
 import itertools
 import json
 import lzma
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,13 @@ def test_a_folder_without_texts_is_refused_in_one_line(tmp_path, capsys):
     assert prepare_english.main([str(tmp_path), "--output_dir", str(tmp_path / "out")]) == 2
     (message,) = capsys.readouterr().err.splitlines()
     assert "there is no <name>.train.txt" in message
+
+
+def test_the_text_is_what_shuffling_all_documents_in_memory_gives(texts, tmp_path):
+    run(texts, tmp_path / "out", "--seed", 3)
+    in_order = []
+    for name, is_split in (("masc.train.txt", True), ("raw.train.txt.xz", False)):
+        in_order += prepare_english.prepare_file(texts / name, is_split, 1, Counter())
+    random.Random(3).shuffle(in_order)
+    assert (tmp_path / "out" / "train.txt").read_text() == "\n".join(in_order)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["about.json", "raw.heldout.txt", "train.txt"]

@@ -5,8 +5,9 @@
         --placements none input output both
 
 The paper's Table 2 is --mixes last average 1 0.001, its Table 3 --placements none input output both, its Figure 1
---fractions 0.01 0.1 1. Everything else is passed on to training.finetune. Finished runs are not repeated, so that
-the same command resumes an interrupted comparison.
+--fractions 0.01 0.1 1. Without --mixes and --fractions, they are the recipe's. Everything else is passed on to
+training.finetune. With a --test_file, scores on it are in the table too. Finished runs are not repeated, so that the
+same command resumes an interrupted comparison.
 """
 
 import argparse
@@ -15,19 +16,27 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers.utils import logging as transformers_logging
 
-from modeling_elmo.files import BAD_INPUT, ElmoError, write_text
+from modeling_elmo.files import BAD_INPUT, ElmoError, read_json, write_text
 
 from .figures import draw_comparison
-from .finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune
+from .finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune, read_arguments
 from .settings import PLACEMENTS, described, in_one_line
 
 SETTINGS_FILE = "settings.json"
+# Settings of training.finetune that a comparison sets itself, and its own arguments for them.
+OWN_ARGUMENTS = {
+    "--train_fraction": "--fractions",
+    "--seed": "--seeds",
+    "--elmo_placement": "--placements",
+    "--mix": "--mixes",
+    "--mix_l2": "--mixes",
+}
 
 
 class Setting(NamedTuple):
@@ -72,9 +81,13 @@ def settings_to_run(placements: Iterable[str], mixes: Iterable[str], fractions: 
 
 
 class Outcome(NamedTuple):
-    """A run's score on the validation data, its seconds of training since it was last resumed, and its mixes."""
+    """A run's scores on the validation and the test data, its seconds of training, and its mixes.
+
+    The score on the test data is None where there are none; the seconds are those since it was last resumed.
+    """
 
     score: float
+    test_score: float | None
     seconds: float
     mix: dict[str, list[float]]
 
@@ -82,30 +95,50 @@ class Outcome(NamedTuple):
 def make_table(outcomes: dict[Setting, list[Outcome]], metric: str) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of the comparison, and the same as Markdown. The spread is the seeds' standard deviation."""
     rows = []
-    lines = [f"| model | training data | {metric} | seeds | minutes of training |", "|---|---|---|---|---|"]
     for setting, runs in outcomes.items():
-        scores = [run.score for run in runs]
-        mean = statistics.mean(scores)
-        deviation = statistics.stdev(scores) if len(runs) > 1 else None
-        minutes = statistics.mean(run.seconds for run in runs) / 60
-        rows.append(
-            {
-                "model": setting.model,
-                "placement": setting.placement,
-                "fraction": setting.fraction,
-                "metric": metric,
-                "mean": mean,
-                "standard deviation": deviation,
-                "seeds": len(runs),
-                "scores": scores,
-                "minutes": minutes,
-                "mix": mean_mix([run.mix for run in runs]),
-            }
-        )
-        spread = "" if deviation is None else f" ± {100 * deviation:.2f}"
-        score = f"{100 * mean:.2f}{spread}"
-        lines.append(f"| {setting.model} | {setting.fraction:.0%} | {score} | {len(runs)} | {minutes:.1f} |")
-    return rows, "\n".join(lines) + "\n"
+        row: dict[str, Any] = {
+            "model": setting.model,
+            "placement": setting.placement,
+            "fraction": setting.fraction,
+            "metric": metric,
+            **summarize([run.score for run in runs]),
+            "seeds": len(runs),
+            "minutes": statistics.mean(run.seconds for run in runs) / 60,
+            "mix": mean_mix([run.mix for run in runs]),
+            "gammas": scales([run.mix for run in runs]),
+        }
+        test_scores = [run.test_score for run in runs if run.test_score is not None]
+        if len(test_scores) == len(runs):
+            row["test"] = summarize(test_scores)
+        rows.append(row)
+    return rows, make_markdown(rows, metric)
+
+
+def make_markdown(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Return the rows as a table, with a column for the test data if every row has scores on it."""
+    has_test = all("test" in row for row in rows)
+    header = ["model", "training data", metric, "seeds", "minutes of training"]
+    if has_test:
+        header[2:3] = [f"{metric}, validation", f"{metric}, test"]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        scores = [row, row["test"]] if has_test else [row]
+        cells = [row["model"], f"{row['fraction']:.0%}", *map(format_score, scores)]
+        lines.append([*cells, str(row["seeds"]), f"{row['minutes']:.1f}"])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def summarize(scores: Sequence[float]) -> dict[str, Any]:
+    """Return the mean and the standard deviation of the seeds' scores, and the scores."""
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return {"mean": statistics.mean(scores), "standard deviation": deviation, "scores": list(scores)}
+
+
+def format_score(summary: Mapping[str, Any]) -> str:
+    """Format a mean and its spread as percentages."""
+    deviation = summary["standard deviation"]
+    spread = "" if deviation is None else f" ± {100 * deviation:.2f}"
+    return f"{100 * summary['mean']:.2f}{spread}"
 
 
 def mean_mix(mixes: Sequence[dict[str, list[float]]]) -> dict[str, list[float]]:
@@ -120,11 +153,16 @@ def mean_mix(mixes: Sequence[dict[str, list[float]]]) -> dict[str, list[float]]:
     return means
 
 
+def scales(mixes: Sequence[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """Return the scale gamma of each run's mix at each place; the layers' shares of it sum to 1."""
+    return {place: [sum(mix[place]) for mix in mixes] for place in mixes[0]}
+
+
 def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: Sequence[str]) -> Outcome | None:
     """Return what a run gave, a finished one or a new one; None where it was stopped."""
     output = folder / f"{setting.name}-seed{seed}"
     score = f"eval_{metric}"
-    results = read_json(output / RESULTS_FILE)
+    results = read_results(output / RESULTS_FILE)
     if score not in results:
         arguments = [*passed_on, *setting.arguments(), "--output_dir", str(output), "--seed", str(seed)]
         arguments += ["--cache_dir", str(folder / "cache")]
@@ -135,20 +173,40 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
             return None
         for checkpoint in output.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-        results = read_json(output / RESULTS_FILE)
-    return Outcome(results[score], results["train_runtime"], read_json(output / MIX_FILE))
+        results = read_results(output / RESULTS_FILE)
+    mix = read_results(output / MIX_FILE)
+    return Outcome(results[score], results.get(f"test_{metric}"), results["train_runtime"], mix)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_results(path: Path) -> dict[str, Any]:
     """Read an object from a file, or return an empty one where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
+
+
+def refuse_own_settings(passed_on: Sequence[str]) -> None:
+    """Refuse settings that would not count, since the comparison goes through values of them itself."""
+    for argument in passed_on:
+        name = argument.split("=")[0]
+        instead = OWN_ARGUMENTS.get(f"--{name[2:].replace('-', '_')}") if name.startswith("--") else None
+        if instead is not None:
+            raise ElmoError(f"`{name}` is set by the comparison: give its values to {instead}")
+
+
+def fill_in(own: argparse.Namespace, passed_on: Sequence[str]) -> None:
+    """Take the mix and the part of the training data from the recipe where the command line has none."""
+    with in_one_line():
+        settings, _ = read_arguments([*passed_on, "--output_dir", str(own.output_dir), "--elmo_placement", "none"])
+    if own.mixes is None:
+        own.mixes = [f"{settings.mix_l2:g}" if settings.mix == "scalar" else settings.mix]
+    if own.fractions is None:
+        own.fractions = [settings.train_fraction]
 
 
 def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
     """Write down the settings that all runs of a folder share, and refuse to add runs of others to them."""
     file = folder / SETTINGS_FILE
     if file.is_file() and any(folder.glob("*-seed*/*")):
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = read_json(file)
         if before != list(passed_on):
             raise ElmoError(f"{folder} has runs of other settings, `{' '.join(before)}`: give another --output_dir")
         return
@@ -159,6 +217,8 @@ def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
 def compare(own: argparse.Namespace, passed_on: Sequence[str]) -> dict[Setting, list[Outcome]] | None:
     """Do all runs; return what they gave, or None where one was stopped."""
     outcomes: dict[Setting, list[Outcome]] = {}
+    refuse_own_settings(passed_on)
+    fill_in(own, passed_on)
     with in_one_line():
         check_settings(own.output_dir, passed_on)
     for setting in settings_to_run(own.placements, own.mixes, own.fractions):
@@ -176,12 +236,13 @@ def main(arguments: Sequence[str], program: str = "training.compare") -> int:
         prog=program,
         description=described(__doc__, program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --seed is not --seeds
     )
     parser.add_argument("--task", required=True, choices=list(TASKS))
     parser.add_argument("--output_dir", required=True, type=Path, help="where runs, table and plot go")
     parser.add_argument("--placements", nargs="+", default=["none", "both"], choices=PLACEMENTS)
-    parser.add_argument("--mixes", nargs="+", default=["0.001"], help="last, average, or the λ of a learned mix")
-    parser.add_argument("--fractions", nargs="+", type=float, default=[1.0], help="parts of the training data")
+    parser.add_argument("--mixes", nargs="+", help="last, average, or the λ (mix_l2) of a learned mix")
+    parser.add_argument("--fractions", nargs="+", type=float, help="parts of the training data")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     own, rest = parser.parse_known_args(list(arguments))
     transformers_logging.set_verbosity_error()

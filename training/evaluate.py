@@ -58,6 +58,9 @@ SENSE_PREFIX = "eng30-"
 # A cosine with a vector of zeros is 0.
 SMALLEST = 1e-12
 
+# What the rows of a comparison must have.
+COLUMNS = ("model", "placement", "fraction", "metric", "mean", "standard deviation", "mix")
+
 Rows = list[dict[str, Any]]
 
 
@@ -293,8 +296,22 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
     rows = []
     for folder in folders:
         task = folder.resolve().name
-        rows += [{"task": task, **row} for row in read_json(folder / "comparison.json")]
+        rows += [{"task": task, **row} for row in read_comparison(folder / "comparison.json")]
     return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
+
+
+def read_comparison(file: Path) -> Rows:
+    """Read the rows of a comparison. Refuse a file that has none, or rows that training.compare did not write."""
+    rows = read_json(file)
+    if not isinstance(rows, list) or not rows:
+        raise ElmoError(f"{file}: expected a list of rows, as training.compare writes it")
+    for number, row in enumerate(rows, start=1):
+        missing = [name for name in COLUMNS if name not in row]
+        if missing:
+            raise ElmoError(f"{file}: row {number} lacks {', '.join(missing)}: run training.compare again")
+        if row["placement"] not in PLACEMENTS:
+            raise ElmoError(f"{file}: row {number}: placement must be one of {PLACEMENTS}, got {row['placement']!r}")
+    return rows
 
 
 def tasks(compared: Rows) -> Rows:

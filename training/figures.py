@@ -92,7 +92,10 @@ def _free_place(
 
 
 def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot scores with their spread against the part of the training data (the paper's Figure 1), or as bars."""
+    """Plot scores with their spread against the part of the training data (the paper's Figure 1), or in a column.
+
+    Scores are points, since the axis does not start at 0.
+    """
     frame = DataFrame(rows).set_index("model")
     scores = 100 * frame[["fraction", "mean", "standard deviation"]].astype(float)
     scores.columns = ["part", "mean", "spread"]
@@ -101,9 +104,11 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     if len(parts) == 1:
         figure = Figure(figsize=(6.4, 0.6 * len(rows) + 1.6))
         axes = figure.subplots()
-        axes.barh(scores.index, scores["mean"], xerr=scores["spread"], color="#4878a8", capsize=3)
+        axes.errorbar(scores["mean"], scores.index, xerr=scores["spread"], fmt="o", color="#4878a8", capsize=3)
+        axes.margins(x=0.1, y=0.3 / len(rows))
+        axes.grid(axis="x", alpha=0.4)
         axes.invert_yaxis()
-        axes.set_xlabel(metric)
+        axes.set_xlabel(f"{metric}, mean ± standard deviation of the seeds")
     else:
         figure = Figure(figsize=(6, 4))
         axes = figure.subplots()

@@ -24,16 +24,18 @@ import os
 import random
 import re
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
 from modeling_elmo.corpus import TextLines
-from modeling_elmo.files import BAD_INPUT, ElmoError, write_text
+from modeling_elmo.files import BAD_INPUT, ElmoError, atomic_write, write_text
 
 from .settings import in_one_line
 
@@ -103,47 +105,72 @@ def prepare(document: Sequence[str], is_split: bool, tokenizer: ElmoTokenizer) -
     return "".join(sentences), counts
 
 
-def prepare_file(path: Path, is_split: bool, processes: int) -> tuple[list[str], Counter[str]]:
-    """Prepare the documents of a text in its own order, with several processes."""
+def prepare_file(path: Path, is_split: bool, processes: int, counts: Counter[str]) -> Iterator[str]:
+    """Yield the documents of a text, prepared by several processes, in its own order; add to what is counted."""
     work = partial(prepare, is_split=is_split, tokenizer=ElmoTokenizer())
-    documents = []
-    counts: Counter[str] = Counter()
     bar = tqdm(desc=path.name, unit=" words", unit_scale=True, disable=None)
     with bar, multiprocessing.get_context("fork").Pool(processes) as pool:
         for text, document_counts in pool.imap(work, read_documents(path, is_split), DOCUMENTS_AT_ONCE):
             counts.update(document_counts)
             bar.update(document_counts["words"])
             if text:
-                documents.append(text)
-    if not documents:
+                yield text
+    if not counts["documents"]:
         raise ElmoError(f"{path}: no sentence with a letter in it")
-    return documents, counts
+
+
+def write_documents(file: IO[bytes], documents: Iterable[bytes]) -> list[tuple[int, int]]:
+    """Write documents with a blank line between them; return where each begins and ends in the file."""
+    places = []
+    for document in documents:
+        if places:
+            file.write(b"\n")
+        start = file.tell()
+        file.write(document)
+        places.append((start, file.tell()))
+    return places
+
+
+def shuffle_documents(source: IO[bytes], places: Sequence[tuple[int, int]], seed: int, output: Path) -> None:
+    """Write the documents of a file to another in random order, one at a time."""
+    order = list(places)
+    random.Random(seed).shuffle(order)
+
+    def read() -> Iterator[bytes]:
+        for start, end in order:
+            source.seek(start)
+            yield source.read(end - start)
+
+    with atomic_write(output) as scratch, open(scratch, "wb") as file:
+        write_documents(file, read())
 
 
 def prepare_folder(texts: Path, output: Path, split: Sequence[str], seed: int, processes: int) -> None:
     output.mkdir(parents=True, exist_ok=True)
     about: dict[str, dict[str, int]] = {}
-    mixed: list[str] = []
+    places: list[tuple[int, int]] = []
     words = 0
-    for path in sorted(texts.iterdir()):
-        match = re.fullmatch(r"(.+)\.(train|heldout)\.txt(?:\.xz|\.gz)?", path.name)
-        if match is None:
-            continue
-        name, part = match.groups()
-        documents, counts = prepare_file(path, name in split, processes)
-        about[f"{name}.{part}"] = dict(counts)
-        print(f"{name}.{part}:", ", ".join(f"{count:,} {kind}" for kind, count in counts.items()), flush=True)
-        if part == "train":
-            mixed += documents
-            words += counts["words"]
-        else:
-            write_text(output / f"{name}.{part}.txt", "\n".join(documents))
-    if not mixed:
-        raise ElmoError(f"{texts}: there is no <name>.train.txt")
-    random.Random(seed).shuffle(mixed)
-    write_text(output / "train.txt", "\n".join(mixed))
+    with tempfile.TemporaryFile(dir=output) as in_order:  # the documents of all texts to train on
+        for path in sorted(texts.iterdir()):
+            match = re.fullmatch(r"(.+)\.(train|heldout)\.txt(?:\.xz|\.gz)?", path.name)
+            if match is None:
+                continue
+            name, part = match.groups()
+            counts: Counter[str] = Counter()
+            documents = (text.encode() for text in prepare_file(path, name in split, processes, counts))
+            if part == "train":
+                places += write_documents(in_order, documents)
+                words += counts["words"]
+            else:
+                with atomic_write(output / f"{name}.{part}.txt") as scratch, open(scratch, "wb") as file:
+                    write_documents(file, documents)
+            about[f"{name}.{part}"] = dict(counts)
+            print(f"{name}.{part}:", ", ".join(f"{count:,} {kind}" for kind, count in counts.items()), flush=True)
+        if not places:
+            raise ElmoError(f"{texts}: there is no <name>.train.txt")
+        shuffle_documents(in_order, places, seed, output / "train.txt")
     write_text(output / "about.json", json.dumps(about, indent=1) + "\n")
-    print(f"{words:,} words in {len(mixed):,} documents. Wrote {output}. Next:")
+    print(f"{words:,} words in {len(places):,} documents. Wrote {output}. Next:")
     print(f"  python -m training.pretrain english --train_file {output / 'train.txt'} --output_dir …")
 
 

@@ -211,8 +211,10 @@ class TaskSettings:
     def check(self) -> None:
         """Refuse settings that cannot work."""
         check_choices(self, TASK_CHOICES)
-        if not self.dataset_name and not (self.train_file and self.validation_file):
-            raise ElmoError("there is no data: give --train_file and --validation_file, or --dataset_name")
+        if not self.dataset_name:
+            missing = [f"--{name}" for name in ("train_file", "validation_file") if not getattr(self, name)]
+            if missing:
+                raise ElmoError(f"{' and '.join(missing)} missing: give both files, or --dataset_name")
         if self.elmo_placement != "none" and not self.model_name_or_path:
             raise ElmoError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
         if not 0 < self.train_fraction <= 1:
