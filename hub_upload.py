@@ -7,8 +7,8 @@
 FOLDER is what pretraining, fine-tuning, `elmo convert` or `save_pretrained` wrote. A release is made from it: weights
 as safetensors, config, tokenizer, the code that loads them, and a model card with the figures of the run's own
 all_results.json. The release is loaded in a process without this package and must give the same vectors, bit for bit.
-Then it is uploaded in one commit; unchanged files are not sent again. --dry-run stops before that, without network, and
-writes the model card to a file that it names (--card chooses another).
+Then it is uploaded in one commit; unchanged files are not sent again. --dry-run stops before that, without network,
+and writes the model card to a file that it names (--card chooses another).
 
 Log in once with `hf auth login`, or name the environment variable that holds a token: --token-from-env MY_TOKEN.
 """
@@ -67,8 +67,8 @@ REPLACED = [*WEIGHTS, "vocab.txt", "*_elmo.py", MIX_FILE, "*.png"]
 # By-products of a run. They are never uploaded, so they are not searched for secrets either.
 IGNORE_PATTERNS = (
     "checkpoint-* .checkpoint-* cache .cache *_cache __pycache__ .git .final .ipynb_checkpoints logs runs *.tmp tmp* "
-    "*.log events.out.tfevents.* training_args.bin optimizer.pt optimizer.bin optimizers.pt scheduler.pt scheduler.bin "
-    "scaler.pt rng_state*.pth random_states_*.pkl trainer_state.json"
+    "*.log events.out.tfevents.* training_args.bin optimizer.pt optimizer.bin optimizers.pt scheduler.pt "
+    "scheduler.bin scaler.pt rng_state*.pth random_states_*.pkl trainer_state.json"
 ).split()
 PICKLES = ".bin .pt .pth .pkl .pickle .th .ckpt .joblib".split()
 SECRET_NAMES = (
@@ -358,7 +358,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     add("--private", action="store_true", help="make a new repository private")
     add("--revision", default=DEFAULT_BRANCH, metavar="REV", help="the branch, created if missing (%(default)s)")
     add("--dry-run", action="store_true", help="make and check the release, list it, and send nothing")
-    add("--card", metavar="FILE", type=Path, help="write the model card there too (dry runs: default a temporary file)")
+    add("--card", metavar="FILE", type=Path, help="write the model card there too (of dry runs: a temporary file)")
     add("--token-from-env", metavar="NAME", help="the variable that holds the token (default: the login, or HF_TOKEN)")
     add("--license", metavar="L", help="the Hub's name of a license, such as apache-2.0 or mit")
     add("--language", nargs="+", metavar="CODE", help="languages, such as en de")

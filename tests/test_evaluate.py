@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import MINI, ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.files import ElmoError
-from training import bundle, evaluate
+from training import bundle, evaluate, figures
 
 SIZES = {"projection_dim": 16, "cell_dim": 32, "char_filters": [[1, 8], [3, 24]], "num_highway_layers": 1}
 VOCABULARY = ["the", "bank", "river", "money", "."]
@@ -252,6 +252,19 @@ def test_comparisons_are_one_table_of_scores_one_of_mixes_and_a_picture(tmp_path
     assert not (tmp_path / "out" / "sst.png").exists()  # it has one part of the data
 
 
+def test_scores_of_one_part_of_the_data_are_points_rather_than_bars(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.append(figure))
+    rows = [{"model": name, "fraction": 1.0, "metric": "f1", "mean": 0.8} for name in ("one", "two")]
+    spreads = (0.01, None)  # of three seeds, of one
+    figures.draw_comparison(
+        [{**row, "standard deviation": spread} for row, spread in zip(rows, spreads, strict=True)], tmp_path / "x.png"
+    )
+    (axes,) = drawn[0].axes
+    assert not axes.patches
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
@@ -279,10 +292,18 @@ def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
     (tmp_path / "comparison.json").write_text('[{"model": "x"}')
     row = ("without ELMo", "none", 0.1, 0.8, {})
     double = write_comparison(tmp_path / "double", row, row)
+    files = {"short": [{"model": "x", "placement": "none"}], "empty": [], "other": {"model": "x"}}
+    for name, rows in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "comparison.json").write_text(json.dumps(rows))
     said = {
         tmp_path / "nowhere": "No such file",
         tmp_path: "not a JSON file",
         double: "several folders of that name have it",
+        tmp_path / "short": "row 1 lacks fraction, metric, mean, standard deviation, mix: run training.compare again",
+        tmp_path / "empty": "expected a list of rows, as training.compare writes it",
+        tmp_path / "other": "expected a list of rows, as training.compare writes it",
+        write_comparison(tmp_path / "place", ("x", "middle", 0.1, 0.8, {})): "placement must be one of",
     }
     for folder, words in said.items():
         assert evaluate.main(["tasks", str(folder), "--output_dir", str(tmp_path / "out")]) == evaluate.BAD_INPUT

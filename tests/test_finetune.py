@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -557,9 +558,65 @@ def test_a_mean_mix_is_of_shares_without_the_scale():
     assert compare.mean_mix([{}, {}]) == {}
 
 
+def test_the_scales_of_the_runs_are_kept():
+    assert compare.scales([{"input": [1.0, 3.0]}, {"input": [0.25, 0.25]}]) == {"input": [4.0, 0.5]}
+    assert compare.scales([{}, {}]) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ("--train_fraction 0.05", "--fractions"),
+        ("--train-fraction=0.05", "--fractions"),
+        ("--seed 3", "--seeds"),
+        ("--elmo_placement input", "--placements"),
+        ("--mix last", "--mixes"),
+        ("--mix_l2 0.1", "--mixes"),
+    ],
+)
+def test_what_a_comparison_sets_itself_is_refused_with_its_own_argument(given, instead, tmp_path, capsys):
+    command = arguments("ner", tmp_path / "data", tmp_path / "compare", *given.split())
+    assert compare.main(command) == finetune.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    name = given.replace("=", " ").split()[0]
+    assert line == f"error: `{name}` is set by the comparison: give its values to {instead}"
+    assert not (tmp_path / "compare").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mixes", "fractions"),
+    [("", ["0.1"], [1.0]), ("mix_l2: 0.02\ntrain_fraction: 0.5\n", ["0.02"], [0.5]), ("mix: last\n", ["last"], [1.0])],
+)
+def test_mix_and_part_of_the_data_are_the_recipes_unless_given(recipe, mixes, fractions, tmp_path):
+    (tmp_path / "own.yaml").write_text(recipe or "{}")
+    passed_on = [str(tmp_path / "own.yaml")] if recipe else []
+    passed_on += ["--task", "ner", "--train_file", "x", "--validation_file", "x"]
+    own = Namespace(output_dir=tmp_path, mixes=None, fractions=None)
+    compare.fill_in(own, passed_on)
+    assert (own.mixes, own.fractions) == (mixes, fractions)
+    own = Namespace(output_dir=tmp_path, mixes=["1"], fractions=[0.25])
+    compare.fill_in(own, passed_on)
+    assert (own.mixes, own.fractions) == (["1"], [0.25])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--train_file", "x"], "--validation_file missing"),
+        (["--validation_file", "x"], "--train_file missing"),
+        ([], "--train_file and --validation_file missing"),
+    ],
+)
+def test_the_argument_of_the_data_that_is_missing_is_named(given, message, tmp_path, capsys):
+    command = ["--task", "ner", "--elmo_placement", "none", "--output_dir", str(tmp_path), *given]
+    assert finetune.main(command) == finetune.BAD_INPUT
+    assert f"error: {message}: give both files, or --dataset_name" in capsys.readouterr().err
+
+
 def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, tmp_path, capsys):
     data, output = write_ner(tmp_path / "data"), tmp_path / "compare"
     own = ["--placements", "none", "both", "--mixes", "0.001", "--fractions", "0.5", "1", "--seeds", "0", "1"]
+    own += ["--test_file", str(data)]
     command = [*arguments("ner", data, output, "--model_name_or_path", bilm, "--word_vectors", vectors), *own]
     assert compare.main(command) == 0
     rows = json.loads((output / "comparison.json").read_text())
@@ -571,6 +628,11 @@ def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, t
     ]
     assert [list(row["mix"]) for row in rows] == [[], ["input", "output"]] * 2
     assert all(sum(shares) == pytest.approx(1) for row in rows for shares in row["mix"].values())
+    assert [list(row["gammas"]) for row in rows] == [[], ["input", "output"]] * 2
+    assert all(len(gammas) == 2 for row in rows for gammas in row["gammas"].values())
+    for row in rows:  # the same data serves for both
+        assert row["test"]["scores"] == row["scores"]
+    assert "| model | training data | f1, validation | f1, test |" in (output / "comparison.md").read_text()
     assert all(row["minutes"] > 0 for row in rows)
     assert (output / "comparison.md").read_text().count("\n") == 6
     assert (output / "comparison.png").stat().st_size > 1000

@@ -600,7 +600,7 @@ def test_the_card_can_be_written_where_the_user_says(tmp_path):
     folder.mkdir()
     assert hub_upload.save_card("text", folder / "README.md") == folder / "README.md"
     assert (folder / "README.md").read_text() == "text"
-    with pytest.raises(ElmoError, match="--card: cannot write .*: No such file or directory"):
+    with pytest.raises(ElmoError, match=r"--card: cannot write .*: No such file or directory"):
         hub_upload.save_card("text", tmp_path / "missing" / "card.md")
 
 

@@ -108,7 +108,7 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.margins(x=0.1, y=0.3 / len(rows))
         axes.grid(axis="x", alpha=0.4)
         axes.invert_yaxis()
-        axes.set_xlabel(f"{metric}, mean ± standard deviation of the seeds")
+        axes.set_xlabel(f"{metric} (± standard deviation)")
     else:
         figure = Figure(figsize=(6, 4))
         axes = figure.subplots()
