@@ -13,24 +13,13 @@ from pathlib import Path
 
 import torch
 from allennlp_peer import AllenNlpElmo
+from datasets import Dataset
 from harness import checkpoint, load, print_table, read_sentences, save, seconds
 
 from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo.corpus import Corpus
 from modeling_elmo.softmax_elmo import draw_negatives
-from training.data import Block, LaneWindows
-
-
-class Sentences:
-    """Running text as a reader of blocks, one sentence each."""
-
-    reset_states = "never"
-
-    def __init__(self, sentences, tokenizer):
-        self.sentences, self.tokenizer = sentences, tokenizer
-
-    def read(self, *_):
-        for number, words in enumerate(self.sentences):
-            yield Block(0, number, [words], [True])
+from training.data import BlockReader, LaneWindows
 
 
 def main() -> None:
@@ -63,7 +52,8 @@ def main() -> None:
     peer_softmax.sparse = True
     peer_optimizer = torch.optim.Adagrad([*peer.bilm.parameters(), *peer_softmax.parameters()], lr=0.01)
 
-    windows = iter(LaneWindows(Sentences(sentences, tokenizer), lanes, window))
+    text = Corpus(Dataset.from_dict({"text": sentences}))  # each row the words of a sentence
+    steps = iter(LaneWindows(BlockReader(text, tokenizer, shuffle=False), lanes, window))
     states = None
 
     def our_step() -> None:
@@ -92,7 +82,7 @@ def main() -> None:
 
     ours_seconds, peer_seconds, ratios = [], [], []
     for step in range(arguments.steps + 1):
-        (batch,) = next(windows).windows
+        (batch,) = next(steps).windows
         negatives = draw_negatives(len(tokenizer), arguments.negatives)
         taken = seconds(our_step), seconds(peer_step)
         if step:  # the first warms up
