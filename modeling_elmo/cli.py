@@ -35,8 +35,14 @@ Source = Annotated[
     ),
 ]
 Column = Annotated[str | None, typer.Option(metavar="NAME", help="The column with the sentences, if not text.")]
+Split = Annotated[str | None, typer.Option(metavar="NAME", help="The split of a dataset.")]
 Tokenized = Annotated[
-    bool, typer.Option("--tokenized/--raw", help="Split text at whitespace alone, or Penn-Treebank style.")
+    bool | None,
+    typer.Option(
+        "--tokenized/--raw",
+        help="Split text at whitespace alone, or Penn-Treebank style.",
+        show_default="as the model's training text",
+    ),
 ]
 Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many to show.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object per line.")]
@@ -190,9 +196,9 @@ def embed(
         int, typer.Option(metavar="N", help="Words computed at once. A longer sentence is read in pieces, exactly.")
     ] = 2048,
     dtype: Annotated[str, typer.Option(metavar="float32|float16", help="The type of the numbers.")] = "float32",
-    tokenized: Tokenized = True,
+    tokenized: Tokenized = None,
     column: Column = None,
-    split: Annotated[str | None, typer.Option(metavar="NAME", help="The split of a dataset.")] = None,
+    split: Split = None,
     overwrite: Overwrite = False,
     restart: Annotated[bool, typer.Option("--restart", help="Discard an unfinished run and start again.")] = False,
 ) -> None:
@@ -232,7 +238,7 @@ def embed(
         )
     if report is None:
         return
-    split_by = "whitespace (--raw splits off punctuation)" if tokenized else "the tokenizer"
+    split_by = "whitespace (--raw splits off punctuation)" if report.tokenized else "the tokenizer"
     typer.echo(f"Wrote {output}: {report.sentences:,} sentences, {report.words:,} words, split by {split_by}")
     for number, explanation in (
         (report.empty, "empty, kept so that numbers stay line numbers"),
@@ -249,15 +255,18 @@ def embed(
 def score(
     source: Source,
     model: ScoringModel = MINI_NAME,
-    tokenized: Tokenized = True,
+    tokenized: Tokenized = None,
+    column: Column = None,
+    split: Split = None,
     per_word: Annotated[bool, typer.Option("--per-word", help="Show the log-probabilities of every word.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Score sentences by both language models: log-probability and perplexity, one line per sentence.
 
     The log-probability of a sentence is the mean of what the forward and the backward language model give it, its end
-    or beginning included. Words outside the vocabulary count as <UNK>. The perplexity of all sentences together comes
-    last, on standard error. Empty lines are skipped.
+    or beginning included. Words outside the vocabulary are scored as <UNK>, which is more probable than most words:
+    they are counted for each sentence and marked with --per-word. The perplexity of all sentences together and the
+    share of unknown words come last, on standard error. Empty lines are skipped.
 
     \b
     Examples:
@@ -268,13 +277,17 @@ def score(
         from .scoring import load_scorer, score_lines
 
         scorer, tokenizer = load_scorer(model)
-        for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json):
+        for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json, column, split):
             typer.echo(line)
 
 
 @app.command(short_help="List words that fit in place of another.")
 def substitutes(
-    sentence: MarkedSentence, model: ScoringModel = MINI_NAME, count: Count = 10, as_json: AsJson = False
+    sentence: MarkedSentence,
+    model: ScoringModel = MINI_NAME,
+    count: Count = 10,
+    as_json: AsJson = False,
+    tokenized: Tokenized = None,
 ) -> None:
     """List the words that both language models together find most probable in place of a word.
 
@@ -288,7 +301,7 @@ def substitutes(
         from .scoring import load_scorer, substitute_lines
 
         scorer, tokenizer = load_scorer(model)
-        for line in substitute_lines(sentence, scorer, tokenizer, count, as_json):
+        for line in substitute_lines(sentence, scorer, tokenizer, count, as_json, tokenized):
             typer.echo(line)
 
 
@@ -306,7 +319,7 @@ def neighbors(
     index: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to keep indexes; by default, beside the corpus.")
     ] = None,
-    tokenized: Tokenized = True,
+    tokenized: Tokenized = None,
     column: Column = None,
 ) -> None:
     """Show the uses of a word in a corpus whose vectors are nearest to that of the word in a sentence.

@@ -37,20 +37,25 @@ class TextLines:
         self.files = files
 
     def __iter__(self) -> Iterator[dict[str, str]]:
+        for text in self._texts():
+            yield {"text": text}
+
+    def _texts(self) -> Iterator[str]:
         for file in self.files:
             if file == STANDARD_INPUT:
-                yield from _decode_lines(sys.stdin.buffer, "standard input")
+                yield from decode_lines(sys.stdin.buffer, "standard input")
                 continue
             opener = OPENERS.get(Path(file).suffix.lower(), open)
             with opener(file, "rb") as stream:
-                yield from _decode_lines(stream, file)
+                yield from decode_lines(stream, file)
 
 
-def _decode_lines(stream: Iterable[bytes], name: str) -> Iterator[dict[str, str]]:
+def decode_lines(stream: Iterable[bytes], name: object) -> Iterator[str]:
+    """Yield the lines of UTF-8 text without their ends; the error about others names the line."""
     encoding = "utf-8-sig"  # of the first line
     for number, line in enumerate(stream, start=1):
         try:
-            yield {"text": line.decode(encoding).rstrip("\r\n")}
+            yield line.decode(encoding).rstrip("\r\n")
         except UnicodeDecodeError as error:
             message = f"{name}: line {number} is not UTF-8: {error.reason} at byte {error.start}"
             raise ElmoError(message) from error
@@ -63,7 +68,8 @@ class Corpus:
 
     rows: Any  # a `Dataset`, an `IterableDataset` or `TextLines`
     column: str = "text"  # with text or lists of words; of documents, also lists of sentences
-    tokenized: bool = True  # whether words are separated by whitespace; otherwise the tokenizer splits the text
+    # Whether words are separated by whitespace; otherwise the tokenizer splits the text. None: as for training.
+    tokenized: bool | None = None
     documents: bool = False  # whether a row is a document, with one sentence per line, rather than a sentence
     name: str = "the corpus"  # in error messages
     files: Sequence[str] = ()  # that the rows are read from, if any
@@ -81,7 +87,7 @@ class Corpus:
         return {"fingerprint": fingerprint} if fingerprint else None
 
     def __iter__(self) -> Iterator[Row]:
-        with _translate_errors(self.name):
+        with translate_errors(self.name, self.files):
             for number, row in enumerate(self.rows):
                 value = "" if row[self.column] is None else row[self.column]  # rows keep their numbers
                 if not _is_text_or_words(value):
@@ -89,11 +95,15 @@ class Corpus:
                     raise ElmoError(f"{self.name}: row {number}: expected text or a list of words, got {found!r}")
                 yield value
 
+    def is_tokenized(self, tokenizer: ElmoTokenizer) -> bool:
+        """Return whether text is split at whitespace alone."""
+        return is_tokenized(tokenizer, self.tokenized)
+
     def words(self, row: Row, tokenizer: ElmoTokenizer) -> list[str]:
         """Return the words of a sentence."""
         if not isinstance(row, str):
             return list(row)
-        return row.split() if self.tokenized else tokenizer.tokenize(row)
+        return row.split() if self.is_tokenized(tokenizer) else tokenizer.tokenize(row)
 
     def sentences(self, value: Any, tokenizer: ElmoTokenizer) -> list[list[str]]:
         """Return the words of each sentence of a row, without empty sentences."""
@@ -123,7 +133,7 @@ def open_corpus(
     split: str | None = None,
     config_name: str | None = None,
     streaming: bool = False,
-    tokenized: bool = True,
+    tokenized: bool | None = None,
     documents: bool = False,
     as_dataset: bool = False,
 ) -> Corpus:
@@ -147,7 +157,7 @@ def open_corpus(
         rows = TextLines([STANDARD_INPUT])
     elif isinstance(source, str) and not _names_a_file(source):
         name = source
-        with _translate_errors(f"{source}: neither a file nor a dataset that can be loaded"):
+        with translate_errors(f"{source}: neither a file nor a dataset that can be loaded"):
             rows = _load_dataset(source, config_name, split, streaming)
     else:
         files = [source] if isinstance(source, str) else list(source)
@@ -155,22 +165,44 @@ def open_corpus(
         if isinstance(source, str) and split is not None:
             raise ElmoError(f"`--split` is for datasets, but {source} is a file")
         builder = _find_builder(files)
-        with _translate_errors(f"{name}: cannot be read as {builder}"):
+        with translate_errors(f"{name}: cannot be read as {builder}", files):
             is_plain = builder == "text" and not as_dataset
             rows = TextLines(files) if is_plain else _load_files(files, builder, streaming)
-    column = _find_column(rows, column, name)
+    column = _find_column(rows, column, name, files)
     if not isinstance(rows, TextLines):
         rows = rows.select_columns([column])
     return Corpus(rows, column, tokenized, documents, name, files)
 
 
+def is_tokenized(tokenizer: ElmoTokenizer, tokenized: bool | None) -> bool:
+    """Return whether text is split at whitespace alone: by default, unless the model's training text was raw."""
+    return tokenizer.training_text != "raw" if tokenized is None else tokenized
+
+
+def warn_about_splitting(tokenizer: ElmoTokenizer, tokenized: bool | None) -> None:
+    """Say on standard error when text is to be split otherwise than the text that the model was trained on."""
+    known = tokenizer.training_text
+    if tokenized is True and known == "raw":
+        print("warning: the model was trained on --raw text; --tokenized splits at whitespace alone", file=sys.stderr)
+    elif tokenized is False and known == "whitespace":
+        message = "the model was trained on text split at whitespace alone; --raw splits it Penn-Treebank style"
+        print(f"warning: {message}", file=sys.stderr)
+
+
 @contextmanager
-def _translate_errors(prefix: str) -> Iterator[None]:
-    """Raise errors of `datasets` and of what it reads files with as one-line errors."""
+def translate_errors(prefix: str, files: Sequence[str] = ()) -> Iterator[None]:
+    """Raise errors of `datasets` and of what it reads files with as one-line errors.
+
+    The readers of text say at which byte it is not UTF-8; the error that is raised names the file and the line.
+    """
     try:
         yield
     except ElmoError:
         raise
+    except UnicodeDecodeError as error:
+        for _ in TextLines(files):
+            pass
+        raise ElmoError(f"{prefix}: {first_line(error)}") from error
     except (OSError, ValueError, KeyError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise ElmoError(f"{prefix}: {first_line(error)}") from error
 
@@ -219,13 +251,7 @@ def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
         options["keep_default_na"] = False  # "None" and "NA" are words
         header = require("pandas", "embed").read_csv(files[0], nrows=0, **options)
         options["features"] = datasets.Features(dict.fromkeys(header.columns, datasets.Value("string")))
-    try:
-        return _load(builder, data_files=list(files), split="train", streaming=streaming, **options)
-    except UnicodeDecodeError:
-        if builder == "text":
-            for _ in TextLines(files):  # its error names the line
-                pass
-        raise
+    return _load(builder, data_files=list(files), split="train", streaming=streaming, **options)
 
 
 def _load(*arguments: Any, **options: Any) -> Any:
@@ -252,10 +278,10 @@ def _load_dataset(name: str, config_name: str | None, split: str | None, streami
     return loaded.to_iterable_dataset() if is_saved and streaming else loaded
 
 
-def _find_column(rows: Any, column: str | None, name: str) -> str:
+def _find_column(rows: Any, column: str | None, name: str, files: Sequence[str]) -> str:
     names = rows.column_names
     if names is None:  # some streams do not know before they are read
-        with _translate_errors(name):
+        with translate_errors(name, files):
             names = list(next(iter(rows), {}))
     if column is None:
         column = names[0] if len(names) == 1 else "text"

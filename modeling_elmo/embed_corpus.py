@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from .corpus import Corpus, Row, open_corpus
+from .corpus import Corpus, Row, open_corpus, warn_about_splitting
 from .embedding import DEFAULT_BATCH_WORDS, MARKERS, ElmoEmbedder
 from .files import (
     ElmoError,
@@ -58,6 +58,7 @@ class Report:
     """What the output holds, and how many words this process embedded in this run in how many seconds."""
 
     output: Path
+    tokenized: bool = True  # whether text was split at whitespace alone
     sentences: int = 0
     words: int = 0
     empty: int = 0
@@ -208,7 +209,7 @@ def embed_corpus(
     pooling: str = "none",
     batch_words: int = DEFAULT_BATCH_WORDS,
     dtype: str = "float32",
-    tokenized: bool = True,
+    tokenized: bool | None = None,
     column: str | None = None,
     split: str | None = None,
     overwrite: bool = False,
@@ -223,7 +224,8 @@ def embed_corpus(
         model: the folder of the model and its tokenizer.
         output: the file to write: .h5 or .hdf5, or .parquet.
         layers, pooling, batch_words, dtype: as for [`ElmoEmbedder`].
-        tokenized: whether text is split at whitespace alone; otherwise by the tokenizer. Lists of words stay.
+        tokenized: whether text is split at whitespace alone; otherwise by the tokenizer. By default, as the model's
+            training text was. Lists of words stay.
         overwrite: whether to replace an existing `output`.
         restart: whether to discard an unfinished run instead of resuming it.
 
@@ -244,10 +246,13 @@ def embed_corpus(
     model = find_model(model)
     options: dict[str, Any] = {"layers": layers, "pooling": pooling, "batch_words": batch_words, "dtype": dtype}
     embedder = ElmoEmbedder.from_pretrained(model, device, **options)
+    report = Report(output, tokenized=corpus.is_tokenized(embedder.tokenizer))
+    if rank == 0:
+        warn_about_splitting(embedder.tokenizer, tokenized)
     settings = {
         "input": identity,
         "column": column,
-        "tokenized": tokenized,
+        "tokenized": report.tokenized,
         "model": model_digests(model),
         **options,
         "layers": embedder.layers,  # as numbers
@@ -262,8 +267,6 @@ def embed_corpus(
                 raise ElmoError(f"{source}: holds no sentences")
         _prepare_parts(parts, settings, restart)
     _wait_for_all(processes)
-
-    report = Report(output)
     try:
         count = _write_shards(parts, corpus, embedder, total, rank, processes, report)
         _wait_for_all(processes)  # all shards are written

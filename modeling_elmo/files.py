@@ -27,6 +27,24 @@ MINI_NAME = "elmo-mini"
 HUB_FILES = ["*.json", "*.safetensors", "*.txt"]
 
 
+# What the folder of a model holds, by its architecture.
+MODEL_KINDS = {
+    "ElmoModel": "a biLM without its softmax",
+    "ElmoForPreTraining": "a language model with its softmax",
+    "ElmoForSequenceClassification": "a classifier of texts",
+    "ElmoForTokenClassification": "a tagger",
+    "ElmoForMultipleChoice": "a model of multiple choice",
+    "ElmoForQuestionAnswering": "a model of question answering",
+    "ElmoForSemanticRoleLabeling": "a labeler of semantic roles",
+    "ElmoForCoreferenceResolution": "a model of coreference",
+}
+# Where the models come from that commands need.
+ORIGINS = {
+    "ElmoForPreTraining": "a folder of training.pretrain, with --save_softmax",
+    "ElmoForSemanticRoleLabeling": "a folder of training.finetune --task srl",
+}
+
+
 class ElmoError(ValueError):
     """Bad input, settings or files. The message is one line; commands print it without a traceback."""
 
@@ -152,6 +170,20 @@ def model_digests(folder: StrPath) -> dict[str, str]:
     return digests
 
 
+def check_kind(folder: StrPath, config: dict[str, Any], class_name: str) -> None:
+    """Refuse a folder whose model is of another kind than is to be loaded; any with a biLM is one of `ElmoModel`."""
+    held = (config.get("architectures") or [None])[0]
+    needed = class_name.replace("AutoModelFor", "ElmoFor").replace("AutoModel", "ElmoModel")
+    if held not in MODEL_KINDS or held == needed:
+        return
+    if needed in ORIGINS:
+        raise ElmoError(
+            f"{folder}: holds {MODEL_KINDS[held]} ({held}); this needs {MODEL_KINDS[needed]}: {ORIGINS[needed]}"
+        )
+    if needed == "ElmoModel" and config.get("elmo_placement") == "none" and held != "ElmoForPreTraining":
+        raise ElmoError(f"{folder}: holds {MODEL_KINDS[held]} without ELMo (elmo_placement none); this needs a biLM")
+
+
 def load_folder(
     folder: StrPath, auto_class: Any, refused: Sequence[str] = ("missing", "mismatched")
 ) -> tuple[Any, "ElmoTokenizer"]:
@@ -169,6 +201,7 @@ def load_folder(
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if model_type != "elmo":
         raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
+    check_kind(folder, config, auto_class.__name__)
     options = {"local_files_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .corpus import is_tokenized, warn_about_splitting
 from .embed_corpus import Report, embed_corpus
 from .embedding import ElmoEmbedder
 from .files import ElmoError, StrPath, file_digest, find_model, first_line, model_digests, require
-from .scoring import marked_word
+from .scoring import is_typed_tokenized, marked_word
+from .splitting_elmo import split_text
 
 # Cosines of float16 vectors differ from those of float32 in the fourth decimal.
 DTYPE = "float16"
@@ -71,7 +73,7 @@ class Uses:
         model: StrPath,
         layer: str | int = "top",
         folder: StrPath | None = None,
-        tokenized: bool = True,
+        tokenized: bool | None = None,
         column: str | None = None,
     ) -> None:
         self.corpus = Path(corpus)
@@ -81,10 +83,13 @@ class Uses:
         self.embedder = ElmoEmbedder.from_pretrained(model, layers=layer)
         if isinstance(self.embedder.layers, tuple):
             raise ElmoError(f"`layer` must be one layer: top, average, mix or a number, got {layer!r}")
+        tokenizer = self.embedder.tokenizer
+        self.tokenized = is_tokenized(tokenizer, tokenized)
+        self.types_tokenized = is_typed_tokenized(tokenizer, tokenized)
         settings = {
             "corpus": file_digest(corpus),
             "column": column,
-            "tokenized": tokenized,
+            "tokenized": self.tokenized,
             "model": model_digests(model),
             "layer": self.embedder.layers,
             "dtype": DTYPE,
@@ -94,6 +99,7 @@ class Uses:
         self.index = folder / f"{self.corpus.name}.{digest}.arrow"
         self.report: Report | None = None
         if self.index.exists():
+            warn_about_splitting(tokenizer, tokenized)  # embedding does so too
             return
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -109,7 +115,7 @@ class Uses:
 
     def nearest(self, sentence: str, count: int = 10, any_word: bool = False) -> list[Neighbor]:
         """Return the uses nearest to the word in [brackets], of the same word in upper or lower case, or of any."""
-        words, position = marked_word(sentence)
+        words, position = marked_word(sentence, self.types_tokenized)
         (vectors,) = self.embedder.embed([words])
         query = torch.from_numpy(vectors[position])  # (D,)
         nearest: list[Neighbor] = []
@@ -118,8 +124,23 @@ class Uses:
             nearest.extend(_nearest_in_batch(batch, query, places, count))
             nearest = heapq.nlargest(count, nearest, key=lambda neighbor: neighbor.score)
         if not nearest:
-            raise ElmoError(f"{self.corpus}: it has no word {words[position]!r}; --any-word finds uses of other words")
+            raise ElmoError(self._explain_absence(words[position]))
         return nearest
+
+    def _explain_absence(self, word: str) -> str:
+        """Say in one line why a word is not in the index: it may be there in parts, or as a part of others."""
+        message = f"{self.corpus}: it has no word {word!r}"
+        in_lower_case: set[str] = set()
+        for batch in self._batches():
+            in_lower_case.update(text.lower() for text in batch.column("words").flatten().unique().to_pylist())
+        parts = split_text(word)
+        if len(parts) > 1 and in_lower_case.issuperset(part.lower() for part in parts):
+            return f"{message}, which is split into {' and '.join(map(repr, parts))} there: mark one of them"
+        if self.tokenized:
+            for text in sorted(in_lower_case):
+                if text != word.lower() and word.lower() in split_text(text):
+                    return f"{message}, but {text!r}: --raw splits such text Penn-Treebank style"
+        return f"{message}; --any-word finds uses of other words"
 
     def _batches(self) -> Iterator[Any]:
         """Yield the record batches of the index; only what is looked at is read."""

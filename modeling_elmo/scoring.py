@@ -5,15 +5,17 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tqdm import tqdm
 from transformers import AutoModelForPreTraining
 
-from .corpus import open_corpus
+from .corpus import open_corpus, warn_about_splitting
 from .files import ElmoError, StrPath, load_folder
 from .modeling_elmo import ElmoForPreTraining, ElmoForSemanticRoleLabeling
-from .splitting_elmo import split_words
+from .pretraining_elmo import SentenceScore
+from .splitting_elmo import split_text
 from .tokenization_elmo import ElmoTokenizer
 
 # Sentences that are scored, and then printed, at once.
@@ -22,8 +24,11 @@ MARK_A_WORD = 'mark one word with brackets, as in "He sat on the [bank] of the r
 MARK_PREDICATES = 'mark every predicate with brackets, as in "The cat [ate] the fish ."'
 
 
-def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]:
-    """Return the words of a text, and the positions of those in [brackets], which are not split."""
+def marked_words(sentence: str, how_to_mark: str, tokenized: bool = False) -> tuple[list[str], list[int]]:
+    """Return the words of a text, and the positions of those in [brackets], which are not split.
+
+    The others are split Penn-Treebank style or, with `tokenized`, at whitespace alone.
+    """
     words: list[str] = []
     positions: list[int] = []
     for part in re.split(r"(\[[^\[\]]+\])", sentence):
@@ -33,18 +38,30 @@ def marked_words(sentence: str, how_to_mark: str) -> tuple[list[str], list[int]]
         elif "[" in part or "]" in part:
             raise ElmoError(how_to_mark)
         else:
-            words += [part[start:end] for start, end in split_words(part)]
+            words += part.split() if tokenized else split_text(part)
     if not positions:
         raise ElmoError(how_to_mark)
     return words, positions
 
 
-def marked_word(sentence: str) -> tuple[list[str], int]:
+def marked_word(sentence: str, tokenized: bool = False) -> tuple[list[str], int]:
     """Return the words of a text, and the position of the only one in [brackets]."""
-    words, positions = marked_words(sentence, MARK_A_WORD)
+    words, positions = marked_words(sentence, MARK_A_WORD, tokenized)
     if len(positions) != 1:
         raise ElmoError(MARK_A_WORD)
     return words, positions[0]
+
+
+def is_typed_tokenized(tokenizer: ElmoTokenizer, tokenized: bool | None) -> bool:
+    """Return whether a sentence that someone types is split at whitespace alone, by an option or the training text."""
+    return tokenizer.training_text == "whitespace" if tokenized is None else tokenized
+
+
+def unknown_words(words: Sequence[str], tokenizer: ElmoTokenizer) -> list[int]:
+    """Return the positions of the words that are scored as `<UNK>`."""
+    unknown = (tokenizer.unk_token_id, tokenizer.pad_token_id)  # a word may be spelled like the padding token
+    ids = tokenizer.convert_tokens_to_ids(words)
+    return [position for position, number in enumerate(ids) if number in unknown]
 
 
 # ----------------------------------------------------------------------------------------------- language models
@@ -52,12 +69,7 @@ def marked_word(sentence: str) -> tuple[list[str], int]:
 
 def load_scorer(folder: StrPath) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
     """Load a model with its softmax, and the tokenizer with the vocabulary of that."""
-    try:
-        model, tokenizer = load_folder(folder, AutoModelForPreTraining)
-    except ElmoError as error:
-        if "missing weights, such as softmax." not in str(error):
-            raise
-        raise ElmoError(f"{folder}: saved without its softmax, which scoring needs (see --save_softmax)") from error
+    model, tokenizer = load_folder(folder, AutoModelForPreTraining)
     words, outputs = len(tokenizer), model.config.vocab_size
     if words != outputs:
         raise ElmoError(f"{folder}: the vocabulary has {words:,} words and the softmax {outputs:,}")
@@ -68,54 +80,79 @@ def score_lines(
     source: str,
     model: ElmoForPreTraining,
     tokenizer: ElmoTokenizer,
-    tokenized: bool = True,
+    tokenized: bool | None = None,
     per_word: bool = False,
     as_json: bool = False,
+    column: str | None = None,
+    split: str | None = None,
 ) -> Iterator[str]:
     """Yield lines for each sentence as soon as it is computed; print a summary of all to standard error."""
+    warn_about_splitting(tokenizer, tokenized)
+    corpus = open_corpus(source, column=column, split=split, streaming=True, tokenized=tokenized)
     if not as_json:
-        yield "log-probability\tperplexity\tsentence"
-    corpus = open_corpus(source, streaming=True, tokenized=tokenized)
+        yield "log-probability\tperplexity\tunknown\tsentence"
     sentences = itertools.chain.from_iterable(corpus.sentences(row, tokenizer) for row in corpus)
     forward = backward = 0.0
-    predictions = count = 0
-    while batch := list(itertools.islice(sentences, BATCH_SIZE)):
-        for words, result in zip(batch, model.score(batch, tokenizer), strict=True):
-            forward += result.forward.double().sum().item()
-            backward += result.backward.double().sum().item()
-            predictions += len(result.forward)
-            yield from _format_score(words, result, per_word, as_json)
-        count += len(batch)
+    predictions = count = unknown_count = 0
+    # Lines in a terminal are progress enough.
+    with tqdm(desc="Scoring", unit=" sentences", disable=True if sys.stdout.isatty() else None) as bar:
+        while batch := list(itertools.islice(sentences, BATCH_SIZE)):
+            for words, result in zip(batch, model.score(batch, tokenizer), strict=True):
+                forward += result.forward.double().sum().item()
+                backward += result.backward.double().sum().item()
+                predictions += len(result.forward)
+                unknown = unknown_words(words, tokenizer)
+                unknown_count += len(unknown)
+                yield from _format_score(words, result, unknown, per_word, as_json)
+            count += len(batch)
+            bar.update(len(batch))
     if count == 0:
         print("no sentences: the input is empty", file=sys.stderr)
         return
     left = math.exp(-forward / predictions)
     right = math.exp(-backward / predictions)
     both = math.sqrt(left * right)
-    summary = f"{count:,} sentences, perplexity {both:.2f} (forward {left:.2f}, backward {right:.2f})"
-    print(summary, file=sys.stderr)
+    total = predictions - count  # without the ends of sentences
+    sides = f"forward {left:.2f}, backward {right:.2f}"
+    share = f"{unknown_count / total:.1%} of {total:,} words unknown"
+    print(f"{count:,} sentences, perplexity {both:.2f} ({sides}), {share}", file=sys.stderr)
 
 
-def _format_score(words: list[str], result: Any, per_word: bool, as_json: bool) -> Iterator[str]:
+def _format_score(
+    words: list[str], result: SentenceScore, unknown: list[int], per_word: bool, as_json: bool
+) -> Iterator[str]:
     forward, backward = result.forward.tolist(), result.backward.tolist()
     if as_json:
-        entry = {"words": words, "log_probability": result.log_probability, "perplexity": result.perplexity}
+        entry: dict[str, Any] = {"words": words, "unknown": unknown}
+        entry |= {"log_probability": result.log_probability, "perplexity": result.perplexity}
         if per_word:
             entry |= {"forward": forward, "backward": backward}
         yield json.dumps(entry, ensure_ascii=False)
         return
-    yield f"{result.log_probability:.3f}\t{result.perplexity:.2f}\t{' '.join(words)}"
+    yield f"{result.log_probability:.3f}\t{result.perplexity:.2f}\t{len(unknown)}\t{' '.join(words)}"
     if per_word:
         # The forward model also predicts the end of the sentence, last, and the backward model its beginning, first.
-        for word, left, right in zip(words, forward, backward[1:], strict=False):
-            yield f"  {word}\tforward {left:.3f}\tbackward {right:.3f}"
+        for position, (word, left, right) in enumerate(zip(words, forward, backward[1:], strict=False)):
+            mark = "\t<UNK>" if position in unknown else ""
+            yield f"  {word}\tforward {left:.3f}\tbackward {right:.3f}{mark}"
 
 
 def substitute_lines(
-    sentence: str, model: ElmoForPreTraining, tokenizer: ElmoTokenizer, count: int = 10, as_json: bool = False
+    sentence: str,
+    model: ElmoForPreTraining,
+    tokenizer: ElmoTokenizer,
+    count: int = 10,
+    as_json: bool = False,
+    tokenized: bool | None = None,
 ) -> Iterator[str]:
     """Yield the most probable words in place of the one in [brackets]."""
-    words, position = marked_word(sentence)
+    warn_about_splitting(tokenizer, tokenized)
+    is_tokenized = is_typed_tokenized(tokenizer, tokenized)
+    words, position = marked_word(sentence, is_tokenized)
+    parts = words[position].split() if is_tokenized else split_text(words[position])
+    if len(parts) > 1:
+        listed = " and ".join(map(repr, parts))
+        print(f"note: [{words[position]}] is several words to the model, {listed}; mark one of them", file=sys.stderr)
     for substitute in model.substitutes(words, position, tokenizer, count):
         if as_json:
             yield json.dumps(substitute._asdict(), ensure_ascii=False)

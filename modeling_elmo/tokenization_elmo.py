@@ -40,6 +40,8 @@ DICTIONARY_MARKERS = Markers(1, 2, 3, 4, 5)
 UNKNOWN_CHARACTER = 6
 FIRST_CHARACTER = 7
 
+# How the text that a model was trained on became words, as a saved tokenizer says it.
+TRAINING_TEXTS = ("raw", "whitespace", "treebank")
 # The id of the unknown word in a new vocabulary; an unknown word that is set later is an added token.
 _UNKNOWN_ID = 3
 
@@ -176,6 +178,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
         max_characters_per_token: Width of a word's row of characters, markers included; longer words are cut.
         characters: Dictionary of a model that spells words in Unicode characters (ELMoForManyLangs), in the order of
             their ids. By default words are spelled in UTF-8 bytes.
+        training_text: How the text that the model was trained on became words, which commands go by when they read
+            text: `"raw"`, this tokenizer split it; `"whitespace"`, only whitespace did; `"treebank"`, only whitespace
+            did, and the text was split before as this tokenizer does it. By default it is not known.
         lowercase_fallback: Whether a word outside the vocabulary gets the id of its lower-cased form, for lower-case
             word vectors.
         pad_token, bos_token, eos_token, unk_token: The special words, with ids 0, 1, 2 and 3.
@@ -196,6 +201,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         max_characters_per_token: int = 50,
         characters: str | None = None,
         lowercase_fallback: bool = False,
+        training_text: str | None = None,
         pad_token: str = "<pad>",
         bos_token: str = "<S>",
         eos_token: str = "</S>",
@@ -204,6 +210,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
     ) -> None:
         if isinstance(vocab, str) or (vocab is not None and vocab_file is not None):
             raise ValueError("give either words as `vocab` or a path as `vocab_file`")
+        if training_text not in (None, *TRAINING_TEXTS):
+            raise ValueError(f"`training_text` must be one of {', '.join(TRAINING_TEXTS)}, got {training_text!r}")
+        self.training_text = training_text
         self.max_characters_per_token = max_characters_per_token
         self.characters = characters
         self.lowercase_fallback = lowercase_fallback
@@ -221,8 +230,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         source = "the vocabulary"
         if vocab_file is not None:
             source = f"the vocabulary {os.fspath(vocab_file)}"
-            with open(vocab_file, encoding="utf-8-sig", errors="surrogatepass", newline="\n") as file:
-                vocab = [line.rstrip("\r\n") for line in file]
+            vocab = _read_words(vocab_file, source)
         self._words = special + [word for word in vocab or () if word not in special]
         self._vocab = _number(self._words, source)
         for word in self._words:
@@ -232,6 +240,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
             max_characters_per_token=max_characters_per_token,
             characters=characters,
             lowercase_fallback=lowercase_fallback,
+            training_text=training_text,
             **named,
             **kwargs,
         )
@@ -569,6 +578,19 @@ def _number(items: Iterable[str], source: str, first: int = 0) -> dict[str, int]
         if numbers.setdefault(item, number) != number:
             raise ValueError(f"{source} holds {item!r} twice")
     return numbers
+
+
+def _read_words(path: str | os.PathLike, source: str) -> list[str]:
+    """Return the lines of a vocabulary file. Only line feeds end a line."""
+    words = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                word = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{source}: line {number} is not UTF-8: {error.reason}") from error
+            words.append(word.rstrip("\r\n"))
+    return words
 
 
 def _fits_a_line(word: str) -> bool:

@@ -14,8 +14,9 @@ import datasets
 import pytest
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.corpus import Corpus, open_corpus
+from modeling_elmo.corpus import Corpus, open_corpus, warn_about_splitting
 from modeling_elmo.files import ElmoError
+from modeling_elmo.tokenization_elmo import TRAINING_TEXTS
 
 TEXTS = ["One bank .", "", "Two, banks !"]
 # How a corpus is opened: to be read once from the beginning, and for pretraining.
@@ -133,6 +134,29 @@ def test_raw_text_is_split_by_the_tokenizer() -> None:
     assert Corpus(None, tokenized=False).sentences("I can't.", ElmoTokenizer()) == [["I", "ca", "n't", "."]]
 
 
+@pytest.mark.parametrize(
+    ("training_text", "by_default"),
+    [(None, ["don't."]), ("whitespace", ["don't."]), ("treebank", ["don't."]), ("raw", ["do", "n't", "."])],
+)
+def test_text_is_split_as_the_training_text_was_unless_an_option_says_otherwise(
+    training_text: str | None, by_default: list[str], tmp_path: Path
+) -> None:
+    ElmoTokenizer(training_text=training_text).save_pretrained(tmp_path)
+    tokenizer = ElmoTokenizer.from_pretrained(tmp_path)
+    assert Corpus(None).sentences("don't.", tokenizer) == [by_default]
+    assert Corpus(None, tokenized=True).sentences("don't.", tokenizer) == [["don't."]]
+    assert Corpus(None, tokenized=False).sentences("don't.", tokenizer) == [["do", "n't", "."]]
+
+
+def test_an_option_that_contradicts_the_training_text_gives_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    contradictions = [("raw", True), ("whitespace", False)]
+    for training_text in (None, *TRAINING_TEXTS):
+        for tokenized in (None, True, False):
+            warn_about_splitting(ElmoTokenizer(training_text=training_text), tokenized)
+            warning = capsys.readouterr().err
+            assert warning.count("\n") == ((training_text, tokenized) in contradictions)
+
+
 def test_rows_of_another_kind_are_refused() -> None:
     with pytest.raises(ElmoError, match="holds a int"):
         Corpus(None, "n").sentences(3, ElmoTokenizer())
@@ -143,7 +167,9 @@ def test_rows_of_another_kind_are_refused() -> None:
 BAD_FILES = {
     "empty.txt": (b"", "the file is empty"),
     "latin.txt": ("Grüße\n".encode() + "Grüße\n".encode("latin-1"), "line 2 is not UTF-8"),
-    "latin.csv": ("text\nGrüße\n".encode("latin-1"), "utf-8"),
+    "latin.csv": ("text\nGrüße\n".encode("latin-1"), "line 2 is not UTF-8"),
+    "latin.jsonl": ('{"text": "a"}\n{"text": "Grüße"}\n'.encode("latin-1"), "line 2 is not UTF-8"),
+    "latin.txt.gz": (gzip.compress("a\nGrüße\n".encode("latin-1")), "line 2 is not UTF-8"),
     "cut.txt.gz": (gzip.compress(b"some text\n" * 1000, mtime=0)[:-10], "ended before"),
     "no.txt.gz": (b"no gzip", "Not a gzipped file"),
     "bad.jsonl": (b'{"text": "fine"}\n{"text"\n', "row 1"),
@@ -152,7 +178,7 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("way", [{}, *WAYS[:2]], ids=str)
+@pytest.mark.parametrize("way", [{}, *WAYS], ids=str)
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_files_are_named_in_one_line(name: str, way: dict[str, bool], tmp_path: Path) -> None:
     content, message = BAD_FILES[name]

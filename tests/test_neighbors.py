@@ -113,6 +113,16 @@ def test_raw_text_and_tables_are_corpora(folder: Path, tmp_path: Path) -> None:
     assert Uses(table, folder, column="said").nearest(QUERY)[0].position == 3
 
 
+def test_a_word_that_splitting_hides_is_explained_in_one_line(folder: Path, tmp_path: Path) -> None:
+    text = tmp_path / "raw.txt"
+    text.write_text("I don't know the bank.\n")
+    split = neighbors(text, folder, "--raw", "--index", tmp_path / "split", sentence="I [don't] know")
+    assert_refused(split, "it has no word \"don't\", which is split into 'do' and \"n't\" there: mark one of them")
+    assert neighbors(text, folder, "--raw", "--index", tmp_path / "split", sentence="I do[n't] know").exit_code == 0
+    hidden = neighbors(text, folder, "--index", tmp_path / "whole")
+    assert_refused(hidden, "it has no word 'bank', but 'bank.': --raw splits such text")
+
+
 # ----------------------------------------------------------------------------------------------------------- index
 
 

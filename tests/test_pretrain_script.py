@@ -619,6 +619,30 @@ def test_a_folder_without_a_softmax_gets_one_for_a_counted_vocabulary(trained, t
     assert results["eval_perplexity"] < results["vocab_size"]
 
 
+def test_how_the_text_was_split_is_stored_and_used_when_training_continues(text, tmp_path, capsys):
+    train(text, tmp_path / "raw", "--raw", "--max_steps", 1)
+    train(text, tmp_path / "split", "--max_steps", 1)
+    stored = [AutoTokenizer.from_pretrained(tmp_path / name).training_text for name in ("raw", "split")]
+    assert stored == ["raw", "whitespace"]
+    capsys.readouterr()
+    more = ("--model_name_or_path", tmp_path / "raw", "--max_steps", 1)
+    train(text, tmp_path / "further", *more)
+    assert AutoTokenizer.from_pretrained(tmp_path / "further").training_text == "raw"
+    assert "warning" not in capsys.readouterr().err
+    train(text, tmp_path / "otherwise", *more, "--raw", "false")
+    assert AutoTokenizer.from_pretrained(tmp_path / "otherwise").training_text == "whitespace"
+    assert capsys.readouterr().err.count("warning: the model was trained on --raw text") == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--streaming"]])
+@pytest.mark.parametrize("name", ["latin.txt", "latin.jsonl"])
+def test_text_that_is_not_utf_8_is_refused_with_file_and_line(name, more, text, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_bytes('{"text": "fine"}\n{"text": "café"}\n'.encode("latin-1"))
+    assert pretrain.main(arguments((str(path), text[1]), tmp_path / "out", "--max_steps", 1, *more)) == 2
+    assert f"error: {path}: line 2 is not UTF-8" in capsys.readouterr().err
+
+
 def test_the_softmax_can_be_left_out(text, tmp_path):
     train(text, tmp_path, "--save_softmax", "false", "--max_steps", 2)
     assert not any("softmax" in name for name in weights(tmp_path))

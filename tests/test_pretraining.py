@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -369,13 +370,64 @@ def test_the_score_command_prints_a_line_a_sentence_and_the_perplexity_of_all(fo
     result = CliRunner().invoke(app, ["score", str(path), "--model", folder, "--per-word"])
     assert result.exit_code == 0, result.stderr
     scores = model.score(SENTENCES, tokenizer)
-    assert f"{scores[0].log_probability:.3f}\t{scores[0].perplexity:.2f}\tthe bank of" in result.stdout
+    assert f"{scores[0].log_probability:.3f}\t{scores[0].perplexity:.2f}\t0\tthe bank of" in result.stdout
     assert f"  bank\tforward {scores[0].forward[1]:.3f}\tbackward {scores[0].backward[2]:.3f}" in result.stdout
     predictions = sum(len(score.forward) for score in scores)
     perplexity = math.exp(-sum(score.log_probability for score in scores) / predictions)
     assert f"3 sentences, perplexity {perplexity:.2f}" in result.stderr
     lines = CliRunner().invoke(app, ["score", str(path), "--model", folder, "--json"]).stdout.splitlines()
     assert [json.loads(line)["words"] for line in lines] == SENTENCES
+
+
+def test_unknown_words_are_marked_and_their_share_is_in_the_summary(folder, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the zyxwv <pad>\nthe bank\n")
+    result = CliRunner().invoke(app, ["score", str(path), "--model", folder, "--per-word"])
+    columns = [line.split("\t") for line in result.stdout.splitlines()]
+    marked = {fields[0].strip(): fields[-1] == "<UNK>" for fields in columns if fields[0].startswith("  ")}
+    assert marked == {"the": False, "zyxwv": True, "<pad>": True, "bank": False}
+    assert [fields[2] for fields in columns if len(fields) == 4 and fields[0][0] != " "] == ["unknown", "2", "0"]
+    as_json = CliRunner().invoke(app, ["score", str(path), "--model", folder, "--json"])
+    assert [json.loads(line)["unknown"] for line in as_json.stdout.splitlines()] == [[1, 2], []]
+    for output in (result, as_json):
+        assert output.stderr.endswith(", 40.0% of 5 words unknown\n")
+
+
+def test_tables_are_scored_as_the_text_in_them(folder, tmp_path):
+    (tmp_path / "a.txt").write_text("the bank\n")
+    (tmp_path / "a.csv").write_text("id,said\n1,the bank\n")
+    (tmp_path / "a.jsonl").write_text('{"id": 1, "said": "the bank"}\n')
+    expected = CliRunner().invoke(app, ["score", str(tmp_path / "a.txt"), "--model", folder]).stdout
+    for name in ("a.csv", "a.jsonl"):
+        arguments = ["score", str(tmp_path / name), "--model", folder]
+        assert CliRunner().invoke(app, [*arguments, "--column", "said"]).stdout == expected
+        refused = CliRunner().invoke(app, arguments)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "--column: id, said" in refused.stderr
+
+
+def test_commands_split_text_as_the_training_text_was(folder, tmp_path):
+    tokenizer = ElmoTokenizer.from_pretrained(folder)
+    path = str(shutil.copytree(folder, tmp_path / "copy"))
+    for training_text, words in (("raw", ["the", "bank", "."]), ("whitespace", ["the", "bank."])):
+        tokenizer.training_text = training_text
+        tokenizer.save_pretrained(path)
+        arguments = ["score", "-", "--model", path, "--json"]
+        result = CliRunner().invoke(app, arguments, input="the bank.\n")
+        assert json.loads(result.stdout)["words"] == words
+        assert result.stderr.count("\n") == 1  # the summary alone
+        contradiction = "--tokenized" if training_text == "raw" else "--raw"
+        contradicted = CliRunner().invoke(app, [*arguments, contradiction], input="the bank.\n")
+        assert json.loads(contradicted.stdout)["words"] != words
+        assert contradicted.stderr.startswith("warning: ")
+        assert contradiction in contradicted.stderr
+
+
+def test_substitutes_of_several_words_to_the_model_come_with_a_note(folder):
+    arguments = ["substitutes", "the [don't] of the river .", "--model", folder, "--count", "1"]
+    assert CliRunner().invoke(app, arguments).stderr.count("\n") == 1
+    assert "'do' and \"n't\"" in CliRunner().invoke(app, arguments).stderr
+    assert CliRunner().invoke(app, [*arguments, "--tokenized"]).stderr == ""
 
 
 def test_the_score_command_takes_standard_input_and_says_when_it_is_empty(folder):
@@ -424,5 +476,10 @@ def test_a_model_without_its_softmax_is_refused(model, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     result = CliRunner().invoke(app, ["score", "-", "--model", str(tmp_path)], input="a\n")
     assert result.exit_code == 2
-    assert "without its softmax" in result.stderr
+    assert (
+        "holds a biLM without its softmax (ElmoModel); this needs a language model with its softmax" in result.stderr
+    )
+    roles = CliRunner().invoke(app, ["roles", "the [bank]", "--model", str(tmp_path)])
+    assert roles.exit_code == 2
+    assert "holds a biLM without its softmax (ElmoModel); this needs a labeler of semantic roles" in roles.stderr
     assert CliRunner().invoke(app, ["score", "-", "--model", "nowhere"], input="a\n").exit_code == 2

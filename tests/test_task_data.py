@@ -311,7 +311,7 @@ def test_classes_of_the_hub_are_names_but_of_a_choice_its_index(task, label, exp
         ),
         ("ner", "a.conll", "EU S-ORG\nB E-PER\n", "line 2: tag 'E-PER' after 'S-ORG' violates the BIOES scheme"),
         ("ner", "a.conll", "EU NNP\n", "line 1: tag 'NNP' is not a tag of the BIO scheme"),
-        ("ner", "a.conll", b"EU O\n\xff\xfe O\n", "line 2: not UTF-8 text"),
+        ("ner", "a.conll", b"EU O\n\xff\xfe O\n", "line 2 is not UTF-8"),
         ("ner", "a.conllu", CONLLU, "a CoNLL-U file has the tags of pos"),
         ("ner", "a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}', "line 1: 1 words have 2 tags"),
         ("ner", "a.jsonl", '{"words": [], "tags": []}', "line 1: `words` is []; expected a list of strings"),

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.corpus import Corpus
+from modeling_elmo.corpus import Corpus, translate_errors
 from modeling_elmo.files import ElmoError
 
 IGNORED = -100
@@ -46,7 +46,6 @@ def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None 
     """Count words and sentences in one pass, with several processes."""
     words: Counter[str] = Counter()
     sentences = 0
-    batches = (batch[corpus.column] for batch in corpus.rows.iter(ROWS_AT_ONCE))
     count = partial(_count_batch, replace(corpus, rows=None), tokenizer)
     processes = processes or os.cpu_count() or 1
     if not corpus.is_stream:
@@ -55,11 +54,17 @@ def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None 
     # Ctrl-C is for the main process, which ends the others.
     pool = multiprocessing.get_context("fork").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN))
     with bar, pool:
-        for batch_words, batch_sentences in pool.imap_unordered(count, batches):
+        for batch_words, batch_sentences in pool.imap_unordered(count, _read_batches(corpus)):
             words.update(batch_words)
             sentences += batch_sentences
             bar.update(batch_words.total())
     return words, sentences
+
+
+def _read_batches(corpus: Corpus) -> Iterator[Sequence[Any]]:
+    with translate_errors(corpus.name, corpus.files):
+        for batch in corpus.rows.iter(ROWS_AT_ONCE):
+            yield batch[corpus.column]
 
 
 def _count_batch(corpus: Corpus, tokenizer: ElmoTokenizer, values: Sequence[Any]) -> tuple[Counter[str], int]:
@@ -131,19 +136,20 @@ class BlockReader:
     def _read_rows(self, epoch: int, first: int) -> Iterator[Sequence[Any]]:
         """Yield the rows of each block of an epoch, from a number on."""
         rows, column = self.corpus.rows, self.corpus.column
-        if self.corpus.is_stream:
+        with translate_errors(self.corpus.name, self.corpus.files):
+            if self.corpus.is_stream:
+                if self.shuffle:
+                    # A stream can be shuffled only within a buffer: a block's rows are not neighbours in the text.
+                    rows = rows.shuffle(seed=self.seed, buffer_size=STREAM_BUFFER)
+                rows.set_epoch(epoch)
+                for batch in itertools.islice(rows.iter(self.block_rows), first, None):
+                    yield batch[column]
+                return
+            starts = np.arange(0, len(rows), self.block_rows)
             if self.shuffle:
-                # A stream can be shuffled only within a buffer: a block's rows are not neighbours in the text.
-                rows = rows.shuffle(seed=self.seed, buffer_size=STREAM_BUFFER)
-            rows.set_epoch(epoch)
-            for batch in itertools.islice(rows.iter(self.block_rows), first, None):
-                yield batch[column]
-            return
-        starts = np.arange(0, len(rows), self.block_rows)
-        if self.shuffle:
-            starts = np.random.default_rng([self.seed, epoch]).permutation(starts)
-        for start in starts[first:].tolist():
-            yield rows[start : start + self.block_rows][column]
+                starts = np.random.default_rng([self.seed, epoch]).permutation(starts)
+            for start in starts[first:].tolist():
+                yield rows[start : start + self.block_rows][column]
 
     def _read_sentences(self, values: Iterable[Any]) -> tuple[list[list[str]], list[bool]]:
         sentences: list[list[str]] = []

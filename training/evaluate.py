@@ -40,9 +40,9 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.corpus import Corpus, TextLines, open_corpus
+from modeling_elmo.corpus import Corpus, TextLines, open_corpus, warn_about_splitting
 from modeling_elmo.files import BAD_INPUT, INTERRUPTED, MINI_NAME, ElmoError, read_json, write_text
-from modeling_elmo.scoring import load_scorer
+from modeling_elmo.scoring import load_scorer, unknown_words
 
 from .figures import draw_comparison, draw_mix
 from .readers import located
@@ -83,16 +83,23 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 # -------------------------------------------------------------------------------------------------------- perplexity
 
 
-def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path, limit: int | None) -> Rows:
+def perplexities(
+    model: ElmoForPreTraining,
+    tokenizer: ElmoTokenizer,
+    path: Path,
+    limit: int | None = None,
+    tokenized: bool | None = None,
+    column: str | None = None,
+) -> Rows:
     """Compute the perplexities of a text: every sentence by itself, and with carried states."""
-    corpus = open_corpus(str(path), streaming=True)
+    corpus = open_corpus(str(path), streaming=True, tokenized=tokenized, column=column)
     sentences = []
     for line in islice(corpus, limit):
         sentences += corpus.sentences(line, tokenizer)
     if not sentences:
         raise ElmoError(f"{path}: there are no sentences")
-    ids = tokenizer.convert_tokens_to_ids(list(chain(*sentences)))
-    unknown = ids.count(tokenizer.unk_token_id) / len(ids)
+    words = list(chain(*sentences))
+    unknown = len(unknown_words(words, tokenizer)) / len(words)
     # Lanes of consecutive sentences; a batch holds the next sentence of each.
     steps = math.ceil(len(sentences) / BATCH)
     rows = []
@@ -111,7 +118,7 @@ def perplexities(model: ElmoForPreTraining, tokenizer: ElmoTokenizer, path: Path
         rows.append(
             {
                 "text": path.name,
-                "words": len(ids),
+                "words": len(words),
                 "unknown": unknown,
                 "states": kind,
                 "forward": math.exp(-forward / count),
@@ -403,11 +410,12 @@ def make_rows(own: argparse.Namespace) -> Rows:
     """Compute the rows of the table that the arguments ask for."""
     if own.table == "perplexity":
         model, tokenizer = load_scorer(own.model)
+        warn_about_splitting(tokenizer, own.tokenized)
         rows: Rows = []
         for text in own.texts:
             if rows:
                 write(rows, own.table, own.output_dir)  # should a later text fail, the others are not lost
-            rows += perplexities(model, tokenizer, text, own.limit)
+            rows += perplexities(model, tokenizer, text, own.limit, own.tokenized, own.column)
         return rows
     if own.table == "tasks":
         compared = read_comparisons(own.comparisons)
@@ -444,7 +452,13 @@ def parse_arguments(arguments: Sequence[str], program: str) -> argparse.Namespac
         parsers[name].add_argument("--train", required=True, nargs=nargs, type=Path, help="what to learn from")
         parsers[name].add_argument("--test", required=True, type=Path, help="what to score on")
     parsers["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training.compare")
-    parsers["perplexity"].add_argument("texts", nargs="+", type=Path, help="tokenized sentences, one per line")
+    parsers["perplexity"].add_argument("texts", nargs="+", type=Path, help="sentences, one per line or row")
+    splitting = parsers["perplexity"].add_mutually_exclusive_group()
+    splitting.add_argument(
+        "--tokenized", action="store_true", default=None, help="split text at whitespace; default: as in training"
+    )
+    splitting.add_argument("--raw", dest="tokenized", action="store_false", help="split text Penn-Treebank style")
+    parsers["perplexity"].add_argument("--column", help="the column with the sentences, if not text")
     parsers["perplexity"].add_argument("--limit", type=at_least_1, help="lines to read of each text")
     parsers["senses"].add_argument("--neighbors", type=at_least_1, default=20, help="uses that vote (default 20)")
     return parser.parse_args(arguments)

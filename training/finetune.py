@@ -125,7 +125,11 @@ def new_model(
     """Build a task model, on a biLM if there is one, and its tokenizer, with the word vectors' vocabulary."""
     folder = settings.model_name_or_path
     width = config.max_characters_per_token
-    tokenizer, vectors = ElmoTokenizer(max_characters_per_token=width), None
+    # Commands that embed text by the task model's biLM split it as that of the biLM.
+    own = {"max_characters_per_token": width, "training_text": None}
+    if folder:
+        own["training_text"] = ElmoTokenizer.from_pretrained(folder).training_text
+    tokenizer, vectors = ElmoTokenizer(**own), None
     if folder and config.spelling == "dictionary" and settings.elmo_placement != "none":
         tokenizer = ElmoTokenizer.from_pretrained(folder)
         if settings.word_vectors:
@@ -133,7 +137,7 @@ def new_model(
     elif settings.word_vectors:
         vectors = load_word_vectors(settings.word_vectors, counts, settings.most_frequent_words)
         print(f"Word vectors: {vectors.coverage}")
-        tokenizer = ElmoTokenizer(vocab=vectors.words, lowercase_fallback=True, max_characters_per_token=width)
+        tokenizer = ElmoTokenizer(vocab=vectors.words, lowercase_fallback=True, **own)
         config.word_vector_dim = vectors.vectors.shape[1]
     if labels:
         config.id2label = dict(enumerate(labels))

@@ -32,7 +32,7 @@ from transformers.utils import logging as transformers_logging
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
 from modeling_elmo.card import training_card
-from modeling_elmo.corpus import Corpus, open_corpus
+from modeling_elmo.corpus import Corpus, open_corpus, warn_about_splitting
 from modeling_elmo.files import BAD_INPUT, ElmoError, file_digest, first_line, write_text
 from modeling_elmo.softmax_elmo import ElmoSoftmax
 
@@ -129,11 +129,13 @@ def make_accelerator(settings: Settings) -> Accelerator:
 def make_run(settings: Settings, accelerator: Accelerator) -> Run:
     """Prepare everything that a run needs, at its beginning or at a checkpoint."""
     checkpoint = find_checkpoint(settings)
+    training_text = choose_splitting(settings, checkpoint, accelerator.is_main_process)
     text = open_text(settings, settings.train_file, settings.train_split, settings.streaming)
     validation = None
     if settings.validation_file or settings.validation_split:
         validation = open_text(settings, settings.validation_file, settings.validation_split)
     tokenizer, corpus = make_tokenizer(settings, text, accelerator, checkpoint)
+    tokenizer.training_text = training_text
     if validation is not None and not has_words(validation, tokenizer):
         raise ElmoError(f"{validation.name}: the held-out text has no words")
     max_steps, epochs = settings.max_steps, None
@@ -167,6 +169,29 @@ def make_run(settings: Settings, accelerator: Accelerator) -> Run:
         about = "about " if epochs else ""  # lanes end at sentences
         print(f"{about}{max_steps:,} steps, from step {run.step:,}")
     return run
+
+
+def choose_splitting(settings: Settings, checkpoint: Path | None, is_main_process: bool) -> str:
+    """Set `raw` where it is not given, as for the model that is trained further; return what the tokenizer stores."""
+    earlier = None
+    folder = checkpoint or settings.model_name_or_path
+    if folder:
+        tokenizer = load_tokenizer(folder)
+        earlier = tokenizer.training_text
+        if is_main_process:
+            warn_about_splitting(tokenizer, None if settings.raw is None else not settings.raw)
+    if settings.raw is None:
+        settings.raw = earlier == "raw"
+    if settings.raw:
+        return "raw"
+    return "treebank" if earlier == "treebank" else "whitespace"
+
+
+def load_tokenizer(folder: str | Path) -> ElmoTokenizer:
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
 
 
 def has_words(corpus: Corpus, tokenizer: ElmoTokenizer) -> bool:
@@ -210,10 +235,7 @@ def make_tokenizer(
     width = settings.elmo_config().get("max_characters_per_token", 50)
     tokenizer = ElmoTokenizer(vocab_file=settings.vocab_file, max_characters_per_token=width)
     if settings.model_name_or_path and not settings.vocab_file:
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(settings.model_name_or_path)
-        except (OSError, ValueError) as error:
-            raise ElmoError(f"{settings.model_name_or_path}: cannot load the model: {first_line(error)}") from error
+        tokenizer = load_tokenizer(settings.model_name_or_path)
     is_given = len(tokenizer) > NUM_SPECIAL_WORDS
     if is_given and settings.max_steps > 0:
         return tokenizer, None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import datasets
 
+from modeling_elmo.corpus import decode_lines
 from modeling_elmo.files import ElmoError, first_line
 
 # The kinds of files that extensions name.
@@ -63,12 +64,7 @@ def located(place: object) -> Iterator[None]:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield lines and their numbers. Only line feeds end a line: words may hold Unicode's other separators."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise ElmoError(f"{path}, line {number}: not UTF-8 text") from None
-            yield number, text.rstrip("\r\n")
+        yield from enumerate(decode_lines(file, path), start=1)
 
 
 def read_blocks(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[list[Line]]:

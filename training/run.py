@@ -371,7 +371,8 @@ class Run:
         }
         self._record(**results)
         sides = f"forward {math.exp(forward):.2f}, backward {math.exp(backward):.2f}"
-        self._print(f"step {self.step:,}: held-out perplexity {math.exp(loss):.2f} ({sides})")
+        share = f"{results['eval_unknown']:.1%} unknown"
+        self._print(f"step {self.step:,}: held-out perplexity {math.exp(loss):.2f} ({sides}), {share}")
         return results
 
     @contextmanager

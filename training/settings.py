@@ -90,7 +90,11 @@ class Settings:
     column: str | None = option(None, "The column with the text; by default text, or the only column.")
     streaming: bool = option(False, "Read the text as it is needed instead of indexing it first.")
     documents: bool = option(False, "Rows are documents, one sentence per line, rather than sentences.")
-    raw: bool = option(False, "Let the tokenizer split the text; by default, whitespace separates words.")
+    raw: bool | None = HfArg(
+        default=None,
+        help="Let the tokenizer split the text; by default, as for `model_name_or_path`, or else whitespace does.",
+        metadata={"nargs": "?", "const": True},
+    )
     # The vocabulary
     vocab_file: str | None = option(None, "Words to predict, most frequent first; by default, counted.")
     min_count: int = option(3, "The least count of a word of the vocabulary.")
