@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -357,6 +358,16 @@ def test_a_tagger_goes_on_in_its_own_tag_scheme(vectors, tmp_path, capsys):
     assert "has tag_scheme=BIOES, not BIO: a trained task model cannot change it" in capsys.readouterr().err
 
 
+def test_a_task_model_splits_text_as_its_bilm_does(bilm, tmp_path):
+    folder = shutil.copytree(bilm, tmp_path / "bilm")
+    ElmoTokenizer(training_text="raw").save_pretrained(folder)
+    task = finetune.TASKS["pos"]
+    settings = finetune.TaskSettings("pos", model_name_or_path=str(folder))
+    config, _ = finetune.read_config(task, settings)
+    _, tokenizer = finetune.new_model(task, settings, config, ["A", "B"], Counter())
+    assert tokenizer.training_text == "raw"
+
+
 def test_phrases_of_a_data_set_are_refused(vectors, tmp_path, capsys):
     Dataset.from_list([{"text": "good", "label": "1"}] * 3).save_to_disk(tmp_path / "data")
     command = ["--task", "sst", "--dataset_name", tmp_path / "data", "--phrases", "true", "--elmo_placement", "none"]
@@ -493,6 +504,8 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--trian_file", "x"], "has no setting `--trian_file`; did you mean `--train_file`?"),
         (["--model_name_or_path", "no/such/folder"], "no/such/folder: there is no model"),
         (["--train_file", "missing.conll"], "missing.conll"),
+        (["--validation_file", "missing.conll"], "missing.conll: no such file"),
+        (["--validation_file", ""], "--validation_file missing: give both files, or --dataset_name"),
         (["--word_vectors", "missing.txt"], "missing.txt"),
         (["--head_overrides", "head_dims=3"], "ElmoConfig does not know `head_dims`; did you mean `head_dim`?"),
         (["--head_overrides", "head_dim=0"], "`head_dim` must be at least 1"),

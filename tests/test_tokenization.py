@@ -858,6 +858,12 @@ def test_without_a_vocabulary_every_word_is_unknown_and_still_a_word(tokenizer):
     assert mask == encoding["special_tokens_mask"] == [1, 0, 0, 0, 1]
 
 
+def test_a_vocabulary_that_is_not_utf_8_is_refused_with_its_line(tmp_path):
+    (tmp_path / "words.txt").write_bytes("the\ncafé\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"words\.txt: line 2 is not UTF-8"):
+        ElmoTokenizer(vocab_file=tmp_path / "words.txt")
+
+
 def test_the_originals_vocabulary_file_keeps_its_order_after_the_special_words(tmp_path):
     file = tmp_path / "vocabulary.txt"
     file.write_text("<S>\n</S>\n<UNK>\nthe\n,\n", encoding="utf-8")
@@ -1110,6 +1116,7 @@ def test_padding_to_unequal_lengths_is_refused_with_a_reason(with_words):
         ({"vocab": ["a", ""]}, ValueError, "holds ''"),
         ({"vocab": ["a\nb"]}, ValueError, r"holds 'a\\nb'"),
         ({"vocab": "vocab.txt"}, ValueError, "`vocab_file`"),
+        ({"training_text": "split"}, ValueError, "`training_text` must be one of raw, whitespace, treebank"),
         ({"vocab": ["a"], "vocab_file": "b"}, ValueError, "either"),
         ({"bos_token": None}, ValueError, "`bos_token` must be a word, got None"),
         ({"eos_token": "<S>"}, ValueError, "holds '<S>' twice"),
