@@ -40,7 +40,6 @@ DICTIONARY_MARKERS = Markers(1, 2, 3, 4, 5)
 UNKNOWN_CHARACTER = 6
 FIRST_CHARACTER = 7
 
-# How the text that a model was trained on became words, as a saved tokenizer says it.
 TRAINING_TEXTS = ("raw", "whitespace", "treebank")
 # The id of the unknown word in a new vocabulary; an unknown word that is set later is an added token.
 _UNKNOWN_ID = 3
@@ -179,8 +178,8 @@ class ElmoTokenizer(PreTrainedTokenizer):
         characters: Dictionary of a model that spells words in Unicode characters (ELMoForManyLangs), in the order of
             their ids. By default words are spelled in UTF-8 bytes.
         training_text: How the text that the model was trained on became words, which commands go by when they read
-            text: `"raw"`, this tokenizer split it; `"whitespace"`, only whitespace did; `"treebank"`, only whitespace
-            did, and the text was split before as this tokenizer does it. By default it is not known.
+            text: `"raw"`, this tokenizer split it; `"whitespace"`, only whitespace did; `"treebank"`, it did, too, in
+            text that was split before as by this tokenizer. By default it is not known.
         lowercase_fallback: Whether a word outside the vocabulary gets the id of its lower-cased form, for lower-case
             word vectors.
         pad_token, bos_token, eos_token, unk_token: The special words, with ids 0, 1, 2 and 3.
@@ -586,10 +585,9 @@ def _read_words(path: str | os.PathLike, source: str) -> list[str]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                word = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogatepass")
+                words.append(line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogatepass").rstrip("\r\n"))
             except UnicodeDecodeError as error:
                 raise ValueError(f"{source}: line {number} is not UTF-8: {error.reason}") from error
-            words.append(word.rstrip("\r\n"))
     return words
 
 
