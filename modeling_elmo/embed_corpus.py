@@ -2,12 +2,15 @@
 
 The input is cut into shards of about SHARD_WORDS words. Each is embedded alone and written to a hidden folder beside
 the output; once all are there, they become the output in one step. Which sentences share a shard, and in it a batch,
-depends on the input alone, so an interrupted run that is resumed gives exactly the vectors of one that was not.
+depends on the input alone, so an interrupted run that is resumed gives exactly the vectors of one that was not. Beside
+a shard is a seal: its number, its run and its digest. A shard without the right seal is made again.
 """
 
+import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +30,8 @@ from .files import (
     StrPath,
     atomic_write,
     check_output_file,
+    check_space,
+    file_digest,
     find_model,
     model_digests,
     read_json,
@@ -38,6 +43,8 @@ from .files import (
 SHARD_WORDS = 100_000
 # Bytes of vectors in a row group of Parquet or a record batch of Arrow; writing one takes five times as much memory.
 ROW_GROUP_BYTES = 1 << 24
+# What a sentence takes in an HDF5 file beside its vectors, at most.
+SENTENCE_BYTES = 1 << 12
 # Processes wait for each other until all are done, however long one of them takes.
 LONGEST_RUN = timedelta(days=365)
 
@@ -64,6 +71,7 @@ class Report:
     empty: int = 0
     in_pieces: int = 0
     cut_words: int = 0
+    remade: int = 0
     words_now: int = 0
     seconds: float = 0.0
 
@@ -100,7 +108,22 @@ def _shard_file(parts: Path, number: int) -> Path:
     return parts / f"{number:08}.zip"
 
 
-def _write_shard(path: Path, first: int, rows: list[Row], embedder: ElmoEmbedder, corpus: Corpus, bar: tqdm) -> int:
+def _seal(shard: Path, run: str) -> dict[str, Any]:
+    """Return what makes a shard what it is: its place, the settings of its run and its contents."""
+    return {"shard": shard.stem, "run": run, "sha256": file_digest(shard)}
+
+
+def _is_sealed(shard: Path, run: str) -> bool:
+    """Return whether a shard was written whole by this run, and has not been changed or moved since."""
+    try:
+        return read_json(shard.with_suffix(".json")) == _seal(shard, run)
+    except (ElmoError, OSError):
+        return False
+
+
+def _write_shard(
+    path: Path, run: str, first: int, rows: list[Row], embedder: ElmoEmbedder, corpus: Corpus, bar: tqdm
+) -> int:
     """Embed rows, numbered from `first`, into a file: all arrays, then all sentences. Return the number of words."""
     texts = [row.strip() if isinstance(row, str) else " ".join(row) for row in rows]
     words = [corpus.words(row, embedder.tokenizer) for row in rows]
@@ -112,6 +135,7 @@ def _write_shard(path: Path, first: int, rows: list[Row], embedder: ElmoEmbedder
                 np.lib.format.write_array(file, vectors)
                 bar.update(_row_size(row))
         archive.writestr("sentences.json", json.dumps({"first": first, "texts": texts, "words": words}))
+    write_text(path.with_suffix(".json"), json.dumps(_seal(path, run)))
     return sum(map(len, words))
 
 
@@ -268,12 +292,15 @@ def embed_corpus(
         _prepare_parts(parts, settings, restart)
     _wait_for_all(processes)
     try:
-        count = _write_shards(parts, corpus, embedder, total, rank, processes, report)
+        run = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+        count, sentences = _write_shards(parts, run, corpus, embedder, total, rank, processes, report)
         _wait_for_all(processes)  # all shards are written
         if rank > 0:
             return None
         if count == 0:
             raise ElmoError(f"{corpus.name}: holds no sentences")
+        size = sum(_shard_file(parts, number).stat().st_size for number in range(count))
+        check_space(output, size + SENTENCE_BYTES * sentences)
         _merge(parts, count, embedder, report)
     except BaseException:
         if identity is None:  # it cannot be resumed
@@ -306,8 +333,13 @@ def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None
     manifest = parts / "manifest.json"
     if parts.exists() and (restart or settings["input"] is None):
         shutil.rmtree(parts)
-    if manifest.is_file():
-        earlier = read_json(manifest)
+    if manifest.exists():
+        try:
+            earlier = read_json(manifest)
+        except ElmoError as error:
+            raise ElmoError(f"{error}; --restart discards the unfinished run") from error
+        if not isinstance(earlier, dict):
+            raise ElmoError(f"{manifest}: expected settings; --restart discards the unfinished run")
         current = json.loads(json.dumps(settings))  # as they come back from a file: tuples are lists
         different = [name for name in current if earlier.get(name) != current[name]]
         if different:
@@ -318,23 +350,29 @@ def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None
 
 def _write_shards(
     parts: Path,
+    run: str,
     corpus: Corpus,
     embedder: ElmoEmbedder,
     total: int | None,
     rank: int,
     processes: int,
     report: Report,
-) -> int:
-    """Write this process's shards that are not there yet; return how many there are in all."""
+) -> tuple[int, int]:
+    """Write this process's shards that are not there yet; return how many there are in all, and their sentences."""
     count = first = 0
     started = time.monotonic()
     # The average speed so far: shards of other processes and of earlier runs come in leaps.
     with tqdm(total=total, unit="word", unit_scale=True, smoothing=0, disable=rank > 0) as bar:
         for rows in _group(corpus, _row_size, SHARD_WORDS):
             path = _shard_file(parts, count)
+            is_own = count % processes == rank
             is_written = path.is_file()
-            if count % processes == rank and not is_written:
-                report.words_now += _write_shard(path, first, rows, embedder, corpus, bar)
+            if is_own and is_written and not _is_sealed(path, run):
+                bar.write(f"{path}: incomplete, changed or moved: it is made again", file=sys.stderr)
+                report.remade += 1
+                is_written = False
+            if is_own and not is_written:
+                report.words_now += _write_shard(path, run, first, rows, embedder, corpus, bar)
             else:
                 size = sum(map(_row_size, rows))
                 if is_written and not bar.disable:
@@ -344,7 +382,7 @@ def _write_shards(
             first += len(rows)
             bar.set_postfix_str(f"{first:,} sentences")
     report.seconds = time.monotonic() - started
-    return count
+    return count, first
 
 
 def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> None:

@@ -1,5 +1,6 @@
 """Files and folders: the one error for bad input, atomic writes, digests, loading a model folder."""
 
+import errno
 import hashlib
 import importlib
 import json
@@ -11,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -134,6 +136,22 @@ def _replace_folder(new: Path, path: Path) -> None:
         os.replace(old, path)
         raise
     shutil.rmtree(old)
+
+
+def check_space(path: StrPath, size: int) -> None:
+    """Refuse to write a file of `size` bytes for which there is no room.
+
+    HDF5 and memory-mapped files crash on a full disk, so the room is taken up for a moment before they are written.
+    """
+    path = Path(path)
+    try:
+        with TemporaryFile(dir=path.parent) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, max(size, 1))
+            elif shutil.disk_usage(path.parent).free < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise ElmoError(f"{path}: cannot write {size / 1e6:,.1f} MB: {error.strerror}") from error
 
 
 def write_text(path: StrPath, text: str) -> None:

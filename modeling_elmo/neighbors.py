@@ -1,7 +1,8 @@
 """Find the uses of a word in a corpus that are nearest to its use in a sentence: `elmo neighbors`.
 
 `embed_corpus` makes the index of a corpus: an Arrow file of words and their vectors in float16, beside the corpus or
-in a folder of indexes. Its name holds a digest of corpus, model and settings, so one that is found is the right one.
+in a folder of indexes. Its name holds a digest of corpus, model and settings, so one that is found is the right one. A
+digest of its own is beside it: an index that was changed since it was written is made again.
 
 A search maps the file into memory and compares every use, record batch by record batch of some 16 MB, so neither
 building nor searching takes more memory for a larger corpus. Parquet row groups would have to be decoded for every
@@ -23,7 +24,7 @@ from torch import Tensor
 from .corpus import is_tokenized, warn_about_splitting
 from .embed_corpus import Report, embed_corpus
 from .embedding import ElmoEmbedder
-from .files import ElmoError, StrPath, file_digest, find_model, first_line, model_digests, require
+from .files import ElmoError, StrPath, file_digest, find_model, model_digests, require, write_text
 from .scoring import is_typed_tokenized, marked_word
 from .splitting_elmo import split_text
 
@@ -98,7 +99,7 @@ class Uses:
         folder = Path(folder or self.corpus.parent)
         self.index = folder / f"{self.corpus.name}.{digest}.arrow"
         self.report: Report | None = None
-        if self.index.exists():
+        if self._is_intact():
             warn_about_splitting(tokenizer, tokenized)  # embedding does so too
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,11 +108,30 @@ class Uses:
         layers = str(self.embedder.layers)
         try:
             self.report = embed_corpus(
-                str(corpus), model, self.index, layers=layers, dtype=DTYPE, tokenized=tokenized, column=column
+                str(corpus),
+                model,
+                self.index,
+                layers=layers,
+                dtype=DTYPE,
+                tokenized=tokenized,
+                column=column,
+                overwrite=True,
             )
         except (OSError, ElmoError):
             if not self.index.exists():  # otherwise another process was faster, and has removed the shards
                 raise
+        write_text(self._digest_file, file_digest(self.index))
+
+    @property
+    def _digest_file(self) -> Path:
+        return self.index.with_suffix(".sha256")
+
+    def _is_intact(self) -> bool:
+        """Return whether the index is there as it was written. Arrow would read past the end of a damaged one."""
+        try:
+            return self._digest_file.read_text(encoding="utf-8") == file_digest(self.index)
+        except (OSError, ValueError):
+            return False
 
     def nearest(self, sentence: str, count: int = 10, any_word: bool = False) -> list[Neighbor]:
         """Return the uses nearest to the word in [brackets], of the same word in upper or lower case, or of any."""
@@ -145,13 +165,10 @@ class Uses:
     def _batches(self) -> Iterator[Any]:
         """Yield the record batches of the index; only what is looked at is read."""
         pa, ipc = require("pyarrow", "embed"), require("pyarrow.ipc", "embed")
-        try:
-            with pa.memory_map(str(self.index)) as source:
-                reader = ipc.open_file(source)
-                for number in range(reader.num_record_batches):
-                    yield reader.get_batch(number)
-        except pa.ArrowInvalid as error:
-            raise ElmoError(f"{self.index}: damaged; remove it to have it made again: {first_line(error)}") from error
+        with pa.memory_map(str(self.index)) as source:
+            reader = ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
 
 
 def _find_words(batch: Any, word: str | None) -> np.ndarray:

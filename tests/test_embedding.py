@@ -412,6 +412,105 @@ def test_a_run_stopped_by_ctrl_c_goes_on_and_equals_an_uninterrupted_one(
         np.testing.assert_array_equal(actual, wanted)
 
 
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _take_the_next(path: Path) -> None:
+    following = path.with_name("00000001.zip")
+    shutil.copy(following, path)
+    shutil.copy(following.with_suffix(".json"), path.with_suffix(".json"))
+
+
+def _lose_the_seal(path: Path) -> None:
+    path.with_suffix(".json").unlink()
+
+
+def _spoil_the_seal(path: Path) -> None:
+    path.with_suffix(".json").write_bytes(b"\xff{")
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("damage", [_cut, _flip, _take_the_next, _lose_the_seal, _spoil_the_seal])
+def test_a_shard_that_is_not_as_it_was_written_is_made_again(
+    damage: Any, folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, output = tmp_path / "whole.parquet", tmp_path / "vectors.parquet"
+    assert embed(corpus, folder, whole).exit_code == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 3, KeyboardInterrupt)
+        embed(corpus, folder, output)
+    first = shard_files(output)[0]
+    damage(first)
+    result = embed(corpus, folder, output)
+    assert result.exit_code == 0
+    assert f"{first}: incomplete, changed or moved: it is made again" in result.stderr
+    assert pyarrow.parquet.read_table(output).equals(pyarrow.parquet.read_table(whole))
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_shard_of_another_run_is_made_again(
+    folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, output, other = (tmp_path / f"{name}.parquet" for name in ("whole", "vectors", "other"))
+    assert embed(corpus, folder, whole).exit_code == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, KeyboardInterrupt)
+        embed(corpus, folder, output)
+        embed(corpus, folder, other, "--layers", "top")
+    for path in shard_files(other):
+        shutil.copy(path, parts_folder(output))
+        shutil.copy(path.with_suffix(".json"), parts_folder(output))
+    report = embed_corpus(str(corpus), folder, output)
+    assert report is not None
+    assert report.remade == 2
+    assert pyarrow.parquet.read_table(output).equals(pyarrow.parquet.read_table(whole))
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
+def test_an_unfinished_run_without_its_settings_is_refused_until_restart(
+    content: bytes, folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "vectors.h5"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1, KeyboardInterrupt)
+        embed(corpus, folder, output)
+    (parts_folder(output) / "manifest.json").write_bytes(content)
+    assert_refused(embed(corpus, folder, output), "manifest.json", "--restart")
+    assert embed(corpus, folder, output, "--restart").exit_code == 0
+
+
+@pytest.mark.parametrize("ending", [".h5", ".parquet"])
+def test_an_output_for_which_there_is_no_room_is_refused_and_the_shards_are_kept(
+    ending: str, folder: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """A limit on the size of files fails as a full disk does; libhdf5 would crash."""
+    output = tmp_path / f"vectors{ending}"
+    command = f"""
+import resource
+from modeling_elmo import embed_corpus
+from modeling_elmo.cli import app
+def limited(path, size, check=embed_corpus.check_space):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    check(path, size)
+embed_corpus.check_space = limited
+app(["embed", {str(corpus)!r}, "--model", {str(folder)!r}, "--output", {str(output)!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == BAD_INPUT, done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith(f"error: {output}: cannot write ")
+    assert not output.exists()
+    assert len(shard_files(output)) == 1
+    assert embed(corpus, folder, output).exit_code == 0
+
+
 # The command with small shards, and slow ones, so that there is a middle to stop it in.
 SLOW_RUN = """
 import time

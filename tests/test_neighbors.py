@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.ipc
 import pytest
 import torch
 from test_embedding import INTERRUPTED, assert_refused
@@ -191,6 +193,26 @@ def test_an_index_that_was_interrupted_goes_on(
     assert 0 < uses.report.words_now < uses.report.words
     assert len(uses.nearest(QUERY, 100)) == len(expected(folder, "top", any_word=False))
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "nan", "other", "no digest"])
+def test_an_index_that_is_not_as_it_was_written_is_made_again(damage: str, folder: Path, corpus: Path) -> None:
+    index = Uses(corpus, folder).index
+    content = index.read_bytes()
+    if damage == "cut":
+        index.write_bytes(content[: len(content) // 2])
+    elif damage == "nan":
+        index.write_bytes(content.replace(content[2000:2064], b"\xff" * 64))
+    elif damage == "other":
+        with pyarrow.OSFile(str(index), "wb") as file, pyarrow.ipc.new_file(file, pyarrow.schema([])):
+            pass
+    else:
+        index.with_suffix(".sha256").unlink()
+    uses = Uses(corpus, folder)
+    assert uses.report is not None
+    assert index.read_bytes() == content
+    assert len(uses.nearest(QUERY, 100)) == len(expected(folder, "top", any_word=False))
+    assert Uses(corpus, folder).report is None
 
 
 def test_an_index_that_another_process_made_meanwhile_is_taken(
