@@ -299,10 +299,3 @@ def test_a_place_for_the_index_is_asked_for_where_the_corpus_is_read_only(
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
     assert_refused(neighbors(corpus, folder), tmp_path, "--index")
     assert neighbors(corpus, folder, "--index", tmp_path / "indexes").exit_code == 0
-
-
-def test_a_damaged_index_is_named(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    neighbors(corpus, folder)
-    (index,) = indexes(tmp_path)
-    index.write_bytes(b"ARROW1")
-    assert_refused(neighbors(corpus, folder), index, "remove it")
