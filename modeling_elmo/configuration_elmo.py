@@ -57,6 +57,17 @@ _MINIMUM = {
     "max_context_words max_span_width max_antecedents head_dim head_layers",
     3: "max_characters_per_token",  # two markers and a character
 }
+# The largest: more is no model, and would take minutes to build, or all memory, before its weights prove it wrong.
+_MAXIMUM = {
+    1_000: "num_hidden_layers num_highway_layers head_layers max_characters_per_token",
+    1_000_000: "char_vocab_size char_embedding_dim projection_dim cell_dim word_embedding_dim word_vector_dim "
+    "head_dim head_char_filters",
+    1_000_000_000: "vocab_size num_negatives",
+}
+MOST_FILTER_WIDTHS = 1_000
+MOST_LABELS = 1_000_000
+# Bytes of a config.json: one with a million labels has a tenth of it.
+LARGEST_CONFIG = 1 << 28
 
 
 @strict
@@ -191,6 +202,7 @@ class ElmoConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Make a config of what a file holds. Keys that this version does not know are kept, with a warning."""
+        cls._check_labels(config_dict)
         known = {known_field.name for known_field in fields(cls)} | _TRANSFORMERS_KEYS
         unknown = sorted(set(config_dict) - known)
         made = super().from_dict({key: config_dict[key] for key in config_dict if key in known}, **kwargs)
@@ -206,8 +218,42 @@ class ElmoConfig(PreTrainedConfig):
         """Make a config of a JSON file."""
         return cls.from_dict(cls._dict_from_json_file(json_file))
 
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> Any:
+        """Read a config. A folder without one is refused: transformers would take the default sizes."""
+        config_dict, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        if not config_dict:
+            raise OSError(f"{pretrained_model_name_or_path}: not a model folder: config.json is missing")
+        return config_dict, rest
+
+    @classmethod
+    def _dict_from_json_file(cls, json_file: str | os.PathLike) -> dict[str, Any]:
+        if not os.path.isfile(json_file) or os.path.getsize(json_file) > LARGEST_CONFIG:
+            raise OSError(f"{json_file}: not a regular file of at most {LARGEST_CONFIG:,} bytes")
+        config_dict = super()._dict_from_json_file(json_file)
+        if not isinstance(config_dict, dict):
+            raise ValueError(f"{json_file}: expected an object, got a {type(config_dict).__name__}")
+        return config_dict
+
+    @classmethod
+    def _check_labels(cls, config_dict: dict[str, Any]) -> None:
+        for name in ("id2label", "label2id", "auto_map"):
+            value = config_dict.get(name)
+            if value is not None and not isinstance(value, dict):
+                raise ValueError(f"`{name}` must be an object, got {str(value)[:40]}")
+        count = config_dict.get("num_labels")
+        if count is not None and not (isinstance(count, int) and 0 <= count <= MOST_LABELS):
+            raise ValueError(f"`num_labels` must be from 0 to {MOST_LABELS:,}, got {str(count)[:40]}")
+
     def validate_architecture(self) -> None:
         """Refuse sizes that cannot be built, naming the field. Called by `@strict` after it has checked the types."""
+        for maximum, names in _MAXIMUM.items():
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and value > maximum:
+                    raise ValueError(f"`{name}` must be at most {maximum:,}, got {str(value)[:40]}")
+        if len(self.char_filters) > MOST_FILTER_WIDTHS:
+            raise ValueError(f"`char_filters` must hold at most {MOST_FILTER_WIDTHS:,} pairs")
         for minimum, names in _MINIMUM.items():
             for name in names.split():
                 value = getattr(self, name)

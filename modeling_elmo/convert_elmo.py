@@ -12,6 +12,7 @@ The other families, convert_allennlp.py and convert_manylangs.py, have tables of
 import itertools
 import json
 import logging
+import math
 import reprlib
 import sys
 import textwrap
@@ -39,6 +40,10 @@ logger = logging.getLogger(__name__)
 
 # Padding, sentence begin and end, and the unknown word come first in a tokenizer's vocabulary.
 SPECIAL_WORDS = 4
+# Trained numbers hardly compress. A dataset of more than so many bytes, or a chunk of it, is not larger than this
+# many times what is stored.
+SMALL_DATASET = 1 << 20
+MOST_COMPRESSED = 16
 
 
 @contextmanager
@@ -301,6 +306,10 @@ def read_weights(path: Path, config: ElmoConfig) -> ElmoModel:
                 raise ElmoError(f"{path}: `{name}` keeps its data in other files")
             if dataset.shape and dataset.id.get_storage_size() == 0:
                 raise ElmoError(f"{path}: `{name}` was never written")
+            stored = dataset.id.get_storage_size()
+            for size in (dataset.nbytes, math.prod(dataset.chunks or ()) * dataset.dtype.itemsize):
+                if size > max(SMALL_DATASET, MOST_COMPRESSED * stored):
+                    raise ElmoError(f"{path}: `{name}` would have {size:,} bytes, but only {stored:,} are stored")
             if dataset.dtype.kind != "f":
                 raise ElmoError(f"{path}: `{name}` holds {dataset.dtype}; expected floating-point numbers")
 

@@ -126,7 +126,7 @@ def read_dictionary(path: Path, special: Sequence[str]) -> dict[str, int]:
         # As the original reads them: blanks around an entry are not part of it.
         *entry, index = line.strip().split("\t")
         name = entry[0] if entry else BLANK
-        if len(entry) > 1 or not (index.isascii() and index.isdigit()):
+        if len(entry) > 1 or not (index.isascii() and index.isdigit() and len(index) < 19):
             raise ElmoError(f"{path}: line {number} must be an entry, a tab and its id, got {line[:40]!r}")
         ids[name] = int(index)
     if sorted(ids.values()) != list(range(len(lines))):

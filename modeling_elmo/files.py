@@ -16,10 +16,13 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .configuration_elmo import ElmoConfig
     from .tokenization_elmo import ElmoTokenizer
 
 StrPath = str | os.PathLike[str]
 
+# More is no file of settings or results.
+LARGEST_JSON = 1 << 30
 # Exit codes of every command: after an `ElmoError`, and the one that shells give for Ctrl-C.
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -161,9 +164,15 @@ def write_text(path: StrPath, text: str) -> None:
 
 
 def read_json(path: StrPath) -> Any:
-    """Read a JSON file."""
+    """Read a JSON file. What never ends, such as a device, is refused."""
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise ElmoError(f"{path}: not a regular file")
+        if os.path.getsize(path) > LARGEST_JSON:
+            raise ElmoError(f"{path}: over {LARGEST_JSON:,} bytes")
         return json.loads(Path(path).read_text(encoding="utf-8"))
+    except ElmoError:
+        raise
     except OSError as error:
         raise ElmoError(f"{path}: cannot be read: {error.strerror or first_line(error)}") from error
     except (ValueError, RecursionError) as error:
@@ -202,6 +211,29 @@ def check_kind(folder: StrPath, config: dict[str, Any], class_name: str) -> None
         raise ElmoError(f"{folder}: holds {MODEL_KINDS[held]} without ELMo (elmo_placement none); this needs a biLM")
 
 
+def _check_room(folder: Path, config: "ElmoConfig") -> None:
+    """Refuse a config of a biLM that is far larger than the weights, before memory is taken up for it."""
+    import torch
+
+    from .bilm_elmo import ElmoModel
+
+    with torch.device("meta"):
+        wanted = sum(parameter.numel() for parameter in ElmoModel(config).parameters())
+    stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if stored and wanted > stored:
+        raise ElmoError(f"{folder}: config.json asks for {wanted:,} parameters, but the weights have {stored:,} bytes")
+
+
+def _check_tokenizer(folder: Path, tokenizer: Any, config: "ElmoConfig") -> None:
+    """Refuse a tokenizer that does not spell words as the model reads them."""
+    kind = type(tokenizer).__name__
+    if kind != "ElmoTokenizer":
+        raise ElmoError(f"{folder}: tokenizer_config.json asks for a {kind}; the model needs an ElmoTokenizer")
+    spelled, read = tokenizer.max_characters_per_token, config.max_characters_per_token
+    if spelled != read:
+        raise ElmoError(f"{folder}: `max_characters_per_token` is {read} in config.json, {spelled} in the tokenizer's")
+
+
 def load_folder(
     folder: StrPath, auto_class: Any, refused: Sequence[str] = ("missing", "mismatched")
 ) -> tuple[Any, "ElmoTokenizer"]:
@@ -211,6 +243,8 @@ def load_folder(
     from safetensors import SafetensorError
     from transformers import AutoTokenizer
 
+    from .configuration_elmo import ElmoConfig
+
     folder = find_model(folder)
     config_file = folder / "config.json"
     if not config_file.is_file():
@@ -219,11 +253,19 @@ def load_folder(
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if model_type != "elmo":
         raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
+    try:
+        sizes = ElmoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+        raise ElmoError(f"{config_file}: {first_line(error.__cause__ or error)}") from error
     check_kind(folder, config, auto_class.__name__)
+    _check_room(folder, sizes)
     options = {"local_files_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        _check_tokenizer(folder, tokenizer, sizes)
         model, loading = auto_class.from_pretrained(folder, **options)
+    except ElmoError:
+        raise
     except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
     for problem in refused:
