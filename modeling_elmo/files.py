@@ -211,14 +211,13 @@ def check_kind(folder: StrPath, config: dict[str, Any], class_name: str) -> None
         raise ElmoError(f"{folder}: holds {MODEL_KINDS[held]} without ELMo (elmo_placement none); this needs a biLM")
 
 
-def _check_room(folder: Path, config: "ElmoConfig") -> None:
-    """Refuse a config of a biLM that is far larger than the weights, before memory is taken up for it."""
+def _check_room(folder: Path, auto_class: Any, config: "ElmoConfig") -> None:
+    """Refuse a config of a model that is far larger than the weights, before memory is taken up for it."""
     import torch
 
-    from .bilm_elmo import ElmoModel
-
     with torch.device("meta"):
-        wanted = sum(parameter.numel() for parameter in ElmoModel(config).parameters())
+        model = getattr(auto_class, "from_config", auto_class)(config)
+    wanted = sum(parameter.numel() for parameter in model.parameters())
     stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     if stored and wanted > stored:
         raise ElmoError(f"{folder}: config.json asks for {wanted:,} parameters, but the weights have {stored:,} bytes")
@@ -255,10 +254,10 @@ def load_folder(
         raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
     try:
         sizes = ElmoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, StrictDataclassError) as error:
         raise ElmoError(f"{config_file}: {first_line(error.__cause__ or error)}") from error
     check_kind(folder, config, auto_class.__name__)
-    _check_room(folder, sizes)
+    _check_room(folder, auto_class, sizes)
     options = {"local_files_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -266,7 +265,8 @@ def load_folder(
         model, loading = auto_class.from_pretrained(folder, **options)
     except ElmoError:
         raise
-    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+    # Damaged JSON leads transformers to nearly every built-in exception.
+    except (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError) as error:
         raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
     for problem in refused:
         keys = sorted(map(str, loading[f"{problem}_keys"]))
