@@ -26,16 +26,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from modeling_elmo.files import (
-    BAD_INPUT,
-    INTERRUPTED,
-    ElmoError,
-    first_line,
-    load_folder,
-    read_json,
-    report_interrupts,
-    write_text,
-)
+from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, first_line, read_json, report_interrupts, write_text
 
 if __name__ == "__main__":  # the imports that follow take seconds
     report_interrupts()
@@ -54,6 +45,7 @@ from transformers.utils import logging as transformers_logging
 import modeling_elmo
 from modeling_elmo import ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.card import AUTO_CLASSES, CARD_FILE, MIX_FILE, RESULTS_FILE, TASK_TAGS, has_bilm, release_card
+from modeling_elmo.loading import load_folder
 
 DEFAULT_BRANCH = "main"
 

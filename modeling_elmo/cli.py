@@ -360,7 +360,7 @@ def roles(
       elmo roles "The cat [ate] the fish that Anna [bought] ." --model my-roles
     """
     with command_errors():
-        from .files import load_folder
+        from .loading import load_folder
         from .modeling_elmo import ElmoForSemanticRoleLabeling
         from .scoring import role_lines
 
@@ -388,7 +388,8 @@ def onnx(
     with command_errors():
         from transformers import AutoModel
 
-        from .files import check_output_file, load_folder
+        from .files import check_output_file
+        from .loading import load_folder
         from .onnx import export_onnx
 
         check_output_file(output, overwrite)

@@ -30,7 +30,8 @@ from torch.nn import functional as F
 
 from .card import conversion_card
 from .configuration_elmo import ElmoConfig
-from .files import ElmoError, StrPath, atomic_write, find_model, load_folder, read_json, require
+from .files import ElmoError, StrPath, atomic_write, read_json, require
+from .loading import find_model, load_folder
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import CHARACTER_PADDING, ElmoTokenizer
 

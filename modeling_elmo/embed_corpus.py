@@ -32,12 +32,11 @@ from .files import (
     check_output_file,
     check_space,
     file_digest,
-    find_model,
-    model_digests,
     read_json,
     require,
     write_text,
 )
+from .loading import find_model, model_digests
 
 # About what a killed run loses, and the least that a process does at a time.
 SHARD_WORDS = 100_000

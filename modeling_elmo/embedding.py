@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModel
 
-from .files import ElmoError, StrPath, load_folder
+from .files import ElmoError, StrPath
+from .loading import load_folder
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import ElmoTokenizer
 

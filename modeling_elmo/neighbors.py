@@ -24,7 +24,8 @@ from torch import Tensor
 from .corpus import is_tokenized, warn_about_splitting
 from .embed_corpus import Report, embed_corpus
 from .embedding import ElmoEmbedder
-from .files import ElmoError, StrPath, file_digest, find_model, model_digests, require, write_text
+from .files import ElmoError, StrPath, file_digest, require, write_text
+from .loading import find_model, model_digests
 from .scoring import is_typed_tokenized, marked_word
 from .splitting_elmo import split_text
 

@@ -12,7 +12,8 @@ from tqdm import tqdm
 from transformers import AutoModelForPreTraining
 
 from .corpus import open_corpus, warn_about_splitting
-from .files import ElmoError, StrPath, load_folder
+from .files import ElmoError, StrPath
+from .loading import load_folder
 from .modeling_elmo import ElmoForPreTraining, ElmoForSemanticRoleLabeling
 from .pretraining_elmo import SentenceScore
 from .splitting_elmo import split_text

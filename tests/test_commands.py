@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import modeling_elmo
 from modeling_elmo.cli import app
-from modeling_elmo.files import INTERRUPTED, MINI_NAME, find_model, packaged_model
+from modeling_elmo.files import INTERRUPTED, MINI_NAME
+from modeling_elmo.loading import find_model, packaged_model
 
 ROOT = Path(__file__).resolve().parents[1]
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
@@ -94,7 +95,7 @@ def test_a_name_on_the_hub_is_downloaded_without_what_no_model_needs(tmp_path: P
         hub.repos["user/name"] = repo = Repo("user/name", False)
         names = ("config.json", "vocab.txt", "run.log", "checkpoint-1/config.json")
         repo.commit("main", {name: File(b"{}", is_large=False) for name in names}, "files")
-        code = "import os, modeling_elmo.files as f; print(*sorted(os.listdir(f.find_model('user/name'))))"
+        code = "import os, modeling_elmo.loading as f; print(*sorted(os.listdir(f.find_model('user/name'))))"
         done = python("-c", code, **hub.environment(tmp_path))
     assert done.stdout == "config.json vocab.txt\n", done.stderr
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import MINI, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.files import BAD_INPUT, ElmoError, atomic_write, load_folder
+from modeling_elmo.files import BAD_INPUT, ElmoError, atomic_write
+from modeling_elmo.loading import load_folder
 
 # To keep the wheel small.
 LARGEST_MB = 20

@@ -41,7 +41,8 @@ from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus, TextLines, open_corpus, warn_about_splitting
-from modeling_elmo.files import BAD_INPUT, INTERRUPTED, MINI_NAME, ElmoError, read_json, write_text
+from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, read_json, write_text
+from modeling_elmo.loading import MINI_NAME
 from modeling_elmo.scoring import load_scorer, unknown_words
 
 from .figures import draw_comparison, draw_mix

@@ -42,8 +42,9 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.card import training_card
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, packaged_model, write_text
+from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
 from modeling_elmo.heads_elmo import ElmoTaskModel
+from modeling_elmo.loading import packaged_model
 from modeling_elmo.word_vectors import load_word_vectors
 
 from .coref import Coreference

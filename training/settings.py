@@ -14,7 +14,8 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
-from modeling_elmo.files import ElmoError, first_line, packaged_model
+from modeling_elmo.files import ElmoError, first_line
+from modeling_elmo.loading import packaged_model
 
 RECIPES = Path(__file__).parent / "recipes"
 # Where ELMo may be in a task model, in the order of tables.
