@@ -54,7 +54,7 @@ def assert_refused_in_one_line(folder: Path, message: str, auto_class: Any = Aut
         ({"num_hidden_layers": 100_000}, "`num_hidden_layers` must be at most 1,000, got 100000"),
         ({"num_highway_layers": 100_000}, "`num_highway_layers` must be at most 1,000, got 100000"),
         ({"char_filters": [[1, 1]] * 100_000}, "`char_filters` must hold at most 1,000 pairs"),
-        ({"num_hidden_layers": 900}, "parameters, but the weights have"),
+        ({"num_hidden_layers": 900, "cell_dim": 9000}, "parameters, but the weights have"),
         ({"cell_dim": 900_000}, "parameters, but the weights have"),
         ({"cell_dim": 10**4000}, "`cell_dim` must be at most 1,000,000, got 1000"),
         ({"cell_dim": 7}, "mismatched weights, such as "),
