@@ -1,6 +1,7 @@
 """Text classification and multiple choice.
 
-One text is read by the biattentive classification network (McCann et al., 2017), a pair by ESIM (Chen et al., 2017).
+By default a text, or each of a pair, is pooled and read by one hidden layer. The paper's models are the biattentive
+classification network (McCann et al., 2017) of one text, and ESIM (Chen et al., 2017) of a pair.
 
 Shapes: B batch, T words of a text, S words of another, D features of a word.
 """
@@ -51,6 +52,39 @@ def pooled(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     smallest = features.masked_fill(~keep, limits.max).amin(1)
     mean = (features * keep).sum(1) / count.clamp(min=1)
     return largest * has_words, mean, smallest * has_words
+
+
+class PooledNetwork(nn.Module):
+    """A small network over one text or a pair: its words are pooled (mean, maximum, attention) for a hidden layer.
+
+    Each text becomes a vector of its own, u and v: the hidden layer's output, which the mean of the output's ELMo
+    vectors joins. The scores are a linear map of u, to which a pair adds one of [v; |u - v|; u * v].
+    """
+
+    def __init__(self, inputs: int, elmo: int, units: int, dropout: float, outputs: int) -> None:
+        super().__init__()
+        self.attention = nn.Linear(inputs, 1)
+        self.hidden = nn.Linear(3 * inputs, units)
+        self.output = nn.Linear(units + elmo, outputs)
+        self.pair_output = nn.Linear(3 * (units + elmo), outputs, bias=False)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, first: Words, second: Words) -> Tensor:
+        """Return scores (B, outputs). The second text may be empty."""
+        u, v = self.encode(first), self.encode(second)
+        pair = torch.cat([v, (u - v).abs(), u * v], dim=-1) * second.mask.any(1, keepdim=True)
+        return self.output(u) + self.pair_output(pair)
+
+    def encode(self, text: Words) -> Tensor:
+        """Return the vector of each text: (B, H + E)."""
+        attended = attend(self.attention(text.features).transpose(1, 2), text.mask) @ text.features  # (B, 1, D)
+        largest, mean, _ = pooled(text.features, text.mask)
+        features = torch.cat([mean, largest, attended.squeeze(1)], dim=-1)
+        hidden = self.dropout(F.relu(self.hidden(self.dropout(features))))
+        if text.elmo is None:
+            return hidden
+        _, elmo, _ = pooled(text.elmo.to(hidden.device), text.mask)
+        return torch.cat([hidden, elmo], dim=-1)
 
 
 class BiattentiveNetwork(nn.Module):
@@ -132,12 +166,17 @@ class Esim(nn.Module):
         return self.output(self.dropout(hidden))
 
 
+NETWORKS = {"pooled": PooledNetwork, "bcn": BiattentiveNetwork, "esim": Esim}
+
+
 class ElmoForSequenceClassification(ElmoTaskModel):
-    """Classes, or a number, for a text (biattentive classification network) or a pair of texts (ESIM)."""
+    """Classes, or a number, for a text or a pair of texts, by the network that `config.sequence_encoder` names."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        self.texts_per_row, network = (2, Esim) if config.sequence_encoder == "esim" else (1, BiattentiveNetwork)
+        network = NETWORKS[config.sequence_encoder]
+        self.texts_per_row = 1 if network is BiattentiveNetwork else 2
+        self.second_is_optional = network is PooledNetwork
         units = config.head_dim or CLASSIFIER_DIM
         self.network = network(self.input_size, self.elmo_size, units, config.head_dropout, config.num_labels)
         self.post_init()
@@ -155,7 +194,7 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
     ) -> SequenceClassifierOutput:
-        """Score texts, or pairs for ESIM. See [`ElmoTaskModel`] for the arguments.
+        """Score texts or pairs. See [`ElmoTaskModel`] for the arguments.
 
         The labels are classes `(B,)`, values if `config.problem_type` is `"regression"`, or `(B, num_labels)` of 0 and
         1 for several labels per text.

@@ -50,6 +50,9 @@ _TRANSFORMERS_KEYS = {
     "transformers_weights",
 }
 
+# Classes whose folders hold a biLM, and no head.
+BILMS = ("ElmoModel", "ElmoForPreTraining")
+
 # The smallest value of each field.
 _MINIMUM = {
     0: "num_highway_layers num_negatives mix_l2 word_embedding_dim word_vector_dim head_char_filters context_overlap",
@@ -115,8 +118,8 @@ class ElmoConfig(PreTrainedConfig):
         freeze_bilm: Whether the biLM stays fixed while the task is learned.
         word_vector_dim: Size of the word vectors (GloVe) beside ELMo, one for each word of the vocabulary; 0 for none.
         train_word_vectors: Whether the word vectors are trained too.
-        sequence_encoder: For sequence classification, `"bcn"` (biattentive classification network) for one text, or
-            `"esim"` for pairs.
+        sequence_encoder: For sequence classification, `"pooled"` (pooling and one hidden layer) for texts and pairs;
+            the paper's are `"bcn"` (biattentive classification network) for texts and `"esim"` for pairs.
         head_dim: Units of an LSTM in each direction; by default the papers' (300; tagging and coreference 200;
             question answering 90, of GRUs).
         head_layers: LSTM layers of tagging, coreference and semantic roles; by default the papers' 2, 1 and 8.
@@ -167,7 +170,7 @@ class ElmoConfig(PreTrainedConfig):
     freeze_bilm: bool = True
     word_vector_dim: int = 0
     train_word_vectors: bool = False
-    sequence_encoder: Literal["bcn", "esim"] = "bcn"
+    sequence_encoder: Literal["pooled", "bcn", "esim"] = "pooled"
     head_dim: int | None = None
     head_layers: int | None = None
     head_dropout: float | int = 0.5
@@ -205,7 +208,12 @@ class ElmoConfig(PreTrainedConfig):
         cls._check_labels(config_dict)
         known = {known_field.name for known_field in fields(cls)} | _TRANSFORMERS_KEYS
         unknown = sorted(set(config_dict) - known)
-        made = super().from_dict({key: config_dict[key] for key in config_dict if key in known}, **kwargs)
+        values = {key: config_dict[key] for key in config_dict if key in known}
+        architectures = values.get("architectures") or [""]
+        if architectures[0] in BILMS and values.get("sequence_encoder") == "bcn":
+            # Folders of biLMs were saved with the default of then, which says nothing about a head to come.
+            del values["sequence_encoder"]
+        made = super().from_dict(values, **kwargs)
         config = made[0] if isinstance(made, tuple) else made
         for key in unknown:
             setattr(config, key, config_dict[key])
@@ -316,4 +324,4 @@ class ElmoConfig(PreTrainedConfig):
 
 ElmoConfig.register_for_auto_class()
 
-__all__ = ["AUTO_MAP", "ElmoConfig"]
+__all__ = ["AUTO_MAP", "BILMS", "ElmoConfig"]

@@ -289,6 +289,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
     # mean over words takes the number of words of the whole step instead.
     accepts_loss_kwargs = False
     texts_per_row = 1
+    second_is_optional = False  # whether rows of a head of pairs may be single texts
     # Name of the head's own character CNN, if it has one. Sizes differ, and a folder is loaded by every auto class.
     character_cnn: str | None = None
 
@@ -469,11 +470,12 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         if char_ids is None:
             raise ValueError(f"{name} needs `char_ids`: encode the text with ElmoTokenizer")
         if self.texts_per_row == 1 and token_type_ids is not None and bool(token_type_ids.any()):
-            raise ValueError(f"{name} reads one text per row; pairs need sequence_encoder='esim' or another head")
+            raise ValueError(
+                f"{name} reads one text per row; pairs need sequence_encoder='pooled', 'esim' or another head"
+            )
         mask = char_ids.any(-1) if attention_mask is None else attention_mask.bool()
-        # The tokenizer gives single texts types too, which are all 0.
-        if self.texts_per_row == 2 and (token_type_ids is None or bool((mask.any(1) & ~token_type_ids.any(1)).any())):
-            token_type_ids = self._types_of_pairs(char_ids, mask)
+        if self.texts_per_row == 2:
+            token_type_ids = self._types_of_pairs(char_ids, mask, token_type_ids)
         words = word_mask(char_ids, mask, token_type_ids, markers_of(self.config))  # (B, T)
         # Compute features of the N real words alone: most positions of a batch may be padding.
         features, elmo = [], None
@@ -503,10 +505,20 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             texts.append(self._layout(joined, elmo, words, words & (token_type_ids == number)))
         return texts, layers if output_hidden_states else None
 
-    def _types_of_pairs(self, char_ids: Tensor, mask: Tensor) -> Tensor:
-        """Tell the two texts of each row apart by their `<S>`: (B, T). Some wrappers drop the `token_type_ids`."""
+    def _types_of_pairs(self, char_ids: Tensor, mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Return 0 at the words of each row's first text and 1 at those of its second: (B, T).
+
+        Some wrappers drop the `token_type_ids`; the texts are then told apart by their `<S>`.
+        """
+        # The tokenizer gives single texts types too, which are all 0.
+        is_given = token_type_ids is not None and (
+            self.second_is_optional or bool((token_type_ids.any(1) | ~mask.any(1)).all())
+        )
+        if is_given:
+            return token_type_ids
         begins = (char_ids[..., 1] == markers_of(self.config).sentence_begin) & mask
-        if not (begins.sum(1) == 2).all():
+        counts = begins.sum(1)
+        if not (counts == 2).all() and not (self.second_is_optional and bool((counts < 3).all())):
             raise ValueError(f"{type(self).__name__} reads pairs: tokenizer(first, second)")
         return (begins.cumsum(1) - 1).clamp(min=0)
 

@@ -104,6 +104,8 @@ CASES = {
     "SampledPreTraining": Case(ElmoForPreTraining, {"num_negatives": 8}),
     "SequenceClassification": Case(ElmoForSequenceClassification, {}),
     "WordVectors": Case(ElmoForSequenceClassification, {"word_vector_dim": 5, "train_word_vectors": True}),
+    "SequenceClassificationOfPairs": Case(ElmoForSequenceClassification, {}, reads_pairs=True),
+    "BiattentiveClassification": Case(ElmoForSequenceClassification, {"sequence_encoder": "bcn"}),
     "PairClassification": Case(ElmoForSequenceClassification, {"sequence_encoder": "esim"}, reads_pairs=True),
     "TokenClassification": Case(ElmoForTokenClassification, {}),
     "TokenClassificationWithoutCrf": Case(ElmoForTokenClassification, {"use_crf": False}),

@@ -1,15 +1,24 @@
 """What users of transformers do with any model: configs, outputs, pipelines, adapters, 16 bits, devices."""
 
+import json
 import logging
 
 import numpy as np
 import pytest
 import torch
-from every_model import BATCH, CASES, SIZES, WORDS
+from every_model import BATCH, CASES, CHOICES, SIZES, WORDS
 from standin_device import PlacedTensor, TwoDevices, place
-from transformers import Trainer, TrainingArguments
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
-from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
+from modeling_elmo import (
+    MINI,
+    ElmoConfig,
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+    ElmoModel,
+    ElmoTokenizer,
+)
+from modeling_elmo.classification_elmo import BiattentiveNetwork, PooledNetwork
 
 # Sums of a few dozen float32 products in another order.
 TOLERANCE = 2e-6
@@ -36,6 +45,34 @@ def test_a_saved_config_always_loads(tmp_path, caplog):
 def test_a_misspelled_key_is_still_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match="`projction_dim`; did you mean `projection_dim`"):
         ElmoConfig(projction_dim=8)
+
+
+@pytest.mark.parametrize("encoder", ["bcn", "esim", "pooled"])
+def test_a_saved_classifier_says_its_encoder_and_keeps_it(encoder, tmp_path):
+    config = CASES["SequenceClassification"].config(sequence_encoder=encoder)
+    model = ElmoForSequenceClassification(config)
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["sequence_encoder"] == encoder
+    assert set(ElmoConfig.__annotations__) - {"model_type"} <= set(saved)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert type(loaded.network) is type(model.network)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("name", ["Model", "PreTraining"])
+def test_a_bilm_saved_with_the_earlier_default_begins_a_pooled_classifier(name, tmp_path):
+    CASES[name].model_class(CASES[name].config(sequence_encoder="bcn")).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["sequence_encoder"] == "bcn"
+    for arguments, network in (({}, PooledNetwork), ({"sequence_encoder": "bcn"}, BiattentiveNetwork)):
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path, **arguments)
+        assert type(model.network) is network
+
+
+def test_the_auto_class_gives_a_small_head_on_elmo_mini():
+    model = AutoModelForSequenceClassification.from_pretrained(MINI, num_labels=2)
+    assert sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) < 500_000
 
 
 # --------------------------------------------------------------------------------------------------------- outputs
@@ -217,7 +254,13 @@ def test_label_smoothing_trains_a_crf_by_its_marginals(tmp_path):
     ("name", "shapes"),
     [
         ("TokenClassification", (BATCH, WORDS, 2)),
+        ("TokenClassificationWithoutCrf", (BATCH, WORDS, 2)),
         ("SequenceClassification", (BATCH, 2)),
+        ("SequenceClassificationOfPairs", (BATCH, 2)),
+        ("BiattentiveClassification", (BATCH, 2)),
+        ("PairClassification", (BATCH, 2)),
+        ("WordVectors", (BATCH, 2)),
+        ("MultipleChoice", (BATCH, CHOICES)),
         ("QuestionAnswering", ((BATCH, WORDS), (BATCH, WORDS))),
         ("SemanticRoleLabeling", (BATCH, WORDS, 2)),
         ("PreTraining", ((BATCH, WORDS), (BATCH, WORDS))),
@@ -231,11 +274,15 @@ def test_predictions_of_the_stock_trainer_are_the_logits_of_the_task(name, shape
     for number in range(BATCH):
         rows.append({key: value[number] for key, value in inputs.items()})
     trainer = Trainer(model, _settings(tmp_path, per_device_eval_batch_size=2, label_names=None))
+    seen = []
+    trainer.compute_metrics = lambda evaluation: seen.append(evaluation.predictions) or {}
     output = trainer.predict(rows)
-    if isinstance(shapes[0], tuple):
-        assert tuple(array.shape for array in output.predictions) == shapes
-    else:
-        assert output.predictions.shape == shapes
+    for predictions in (output.predictions, seen[0]):
+        if isinstance(shapes[0], tuple):
+            assert tuple(array.shape for array in predictions) == shapes
+        else:
+            assert np.argmax(predictions, -1).shape == shapes[:-1]
+            assert predictions.shape == shapes
     assert np.isfinite(output.metrics["test_loss"])
 
 
@@ -290,6 +337,7 @@ def test_the_stand_in_devices_refuse_to_be_mixed():
     ("name", "task_type"),
     [
         ("SequenceClassification", "SEQ_CLS"),
+        ("BiattentiveClassification", "SEQ_CLS"),
         ("TokenClassification", "TOKEN_CLS"),
         ("QuestionAnswering", "QUESTION_ANS"),
         ("Model", "FEATURE_EXTRACTION"),

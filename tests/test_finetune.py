@@ -18,7 +18,13 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
-from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
+from modeling_elmo import (
+    ElmoConfig,
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+    ElmoModel,
+    ElmoTokenizer,
+)
 from modeling_elmo.files import ElmoError
 from training import compare, finetune, trainer
 from training.examples import GIGABYTE, Collator, Examples, LayerStore, encode
@@ -47,6 +53,9 @@ def write_task(task: str, folder: Path) -> Path:
         rows = [f"{n}\tword{n % 3}\t_\t{'NOUN' if n % 3 else 'VERB'}" + "\t_" * 6 for n in range(1, 7)]
         path = folder / "data.conllu"
         path.write_text(("\n".join(rows) + "\n\n") * 8)
+    elif task == "text-classification":
+        path = folder / "data.csv"
+        path.write_text('review,stars\nvery good,5\n"very bad, no",10\n' * 6)
     elif task == "sst":
         path = folder / "data.txt"
         path.write_text("(4 (2 very) (3 good))\n(0 (2 very) (1 bad))\n" * 6)
@@ -103,6 +112,8 @@ def vectors(tmp_path_factory) -> Path:
 def arguments(task: str, data: Path, output: Path, *more: object) -> list[str]:
     fixed = ["--task", task, "--train_file", data, "--validation_file", data, "--output_dir", output]
     sizes = ["--head_overrides", *SMALL, "--num_train_epochs", 3, "--disable_tqdm", "true", "--patience", 0]
+    if task == "text-classification":
+        more = ("--columns", "text=review", "label=stars", *more)
     return [str(value) for value in (*fixed, *sizes, "--learning_rate", 0.01, *more)]
 
 
@@ -136,6 +147,78 @@ def test_every_task_goes_from_files_to_a_folder_of_results(task, bilm, vectors, 
     assert str(tmp_path) not in card
     weights = json.loads((tmp_path / "out" / "mix_weights.json").read_text())
     assert set(weights) == {"input", "output"}
+
+
+METRICS = ("macro_f1", "pearson", "spearman", "mse")
+SHOWN = {"several": ["fine, new", ""], "numbers": ["1.5", "-1"], "pairs": ["True", "False"]}
+LABELLED = {
+    "several": [{"text": "very good", "labels": ["fine", "new"]}, {"text": "very bad", "labels": []}],
+    "numbers": [{"text": "very good", "label": 1.5}, {"text": "very bad", "label": -1}],
+    "pairs": [{"text": "a dog runs", "text_pair": two, "label": two == "runs"} for two in ("runs", "no")],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "metrics", "labels"),
+    [
+        ("several", "multi_label_classification", {"accuracy", "micro_f1", "macro_f1"}, ["fine", "new"]),
+        ("numbers", "regression", {"pearson", "spearman", "mse"}, ["value"]),
+        ("pairs", "single_label_classification", {"accuracy", "macro_f1"}, ["False", "True"]),
+    ],
+)
+def test_the_data_says_what_kind_of_problem_it_is(kind, problem, metrics, labels, bilm, tmp_path, capsys):
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in LABELLED[kind] * 6))
+    fixed = ["--task", "text-classification", "--train_file", data, "--validation_file", data]
+    fixed += ["--model_name_or_path", bilm, "--output_dir", tmp_path / "out", "--num_train_epochs", 20]
+    fixed += ["--learning_rate", 0.01, "--disable_tqdm", "true", "--per_device_train_batch_size", 4]
+    results = finetune.finetune([str(value) for value in fixed])
+    texts = "pairs of texts" if kind == "pairs" else "texts"
+    assert f"12 {texts}: {problem}, since the labels are" in capsys.readouterr().out
+    assert metrics == {name[5:] for name in results if name[5:] in {"accuracy", "micro_f1", *METRICS}}
+    assert results["eval_pearson" if kind == "numbers" else "eval_macro_f1"] > 0.9
+    model = ElmoForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert model.config.problem_type == problem
+    assert list(model.config.id2label.values()) == labels
+    lines = (tmp_path / "out" / "predictions.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines[:2]] == SHOWN[kind]
+
+
+def test_stars_may_be_classes_in_their_order_or_numbers(bilm, tmp_path):
+    data = write_task("text-classification", tmp_path)
+    more = ["--model_name_or_path", bilm]
+    run("text-classification", data, tmp_path / "classes", *more)
+    names = json.loads((tmp_path / "classes" / "config.json").read_text())["id2label"]
+    assert names == {"0": "5", "1": "10"}
+    results = run("text-classification", data, tmp_path / "numbers", *more, "--problem_type", "regression")
+    assert "eval_pearson" in results
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "message"),
+    [
+        (
+            [{"text": "a", "label": ["x"]}, {"text": "b", "label": "x"}],
+            [],
+            "some labels of the training data are lists",
+        ),
+        ([{"text": "a", "label": [1, 0, 0]}], [], "line 1: a list of labels has the names"),
+        ([{"text": "a", "label": None}], [], "line 1: the label is missing"),
+        ([{"text": "a", "label": "x"}, {"review": "b", "label": "x"}], [], "line 2: no column `text`"),
+        ([{"text": "a", "label": 1}, {"text": "b", "text_pair": "c", "label": 1}], [], "line 2: some rows have a"),
+        ([{"text": "a", "label": "x"}], ["--problem_type", "regression"], "the label 'x' is not a number"),
+        ([{"text": "a", "label": "x"}], ["--problem_type", "tagging"], "`problem_type` must be one of single_label"),
+        ([{"text": "a", "label": [[]]}], ["--problem_type", "regression"], "`problem_type` is regression, but"),
+        ([{"text": "a", "label": []}], [], "all lists of labels in the training data are empty"),
+    ],
+)
+def test_labels_that_cannot_be_learned_are_one_clear_line(rows, more, message, bilm, tmp_path, capsys):
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fixed = ["--task", "text-classification", "--train_file", data, "--validation_file", data]
+    fixed += ["--model_name_or_path", bilm, "--output_dir", tmp_path / "out", *more]
+    assert finetune.main([str(value) for value in fixed]) == finetune.BAD_INPUT
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

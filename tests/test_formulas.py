@@ -14,7 +14,7 @@ import torch
 from numpy_elmo import sigmoid
 from torch import Tensor, nn
 
-from modeling_elmo.classification_elmo import BiattentiveNetwork, Esim
+from modeling_elmo.classification_elmo import BiattentiveNetwork, Esim, PooledNetwork
 from modeling_elmo.heads_elmo import Words
 from modeling_elmo.reading_elmo import ParagraphReader
 
@@ -104,6 +104,25 @@ def maxout(weights: Weights, name: str, x: Vector) -> Vector:
     return np.array([max(maps[first : first + 4]) for first in range(0, len(maps), 4)])
 
 
+def pooled_vector(weights: Weights, text: Text) -> Vector:
+    """The hidden layer over mean, maximum and attention, beside the mean of the output's ELMo vectors; of no word."""
+    if not text.words:
+        return np.zeros(0)
+    itself = attended((linear(weights, "attention", x).item() for x in text.words), text.words)
+    pools = np.concatenate([np.mean(text.words, axis=0), np.max(text.words, axis=0), itself])
+    vector = relu(linear(weights, "hidden", pools))
+    return vector if text.elmo is None else np.concatenate([vector, np.mean(text.elmo, axis=0)])
+
+
+def pooled_scores(weights: Weights, first: Text, second: Text) -> Vector:
+    """W u + b, and of a pair V [v; |u - v|; u * v] too -> (outputs,)."""
+    u, v = pooled_vector(weights, first), pooled_vector(weights, second)
+    scores = linear(weights, "output", u)
+    if second.words:
+        scores = scores + weights["pair_output.weight"] @ np.concatenate([v, np.abs(u - v), u * v])
+    return scores
+
+
 def biattentive_scores(weights: Weights, text: Text) -> Vector:
     """McCann et al. (2017), section 5, where the second sequence is the first: -> (outputs,)."""
     encoded = both_ways(lstm, weights, "encoder", [relu(linear(weights, "reduce", x)) for x in text.words])
@@ -186,6 +205,16 @@ def batch_of(lengths: Sequence[int], elmo: int) -> Words:
 def assert_same(found: Tensor, expected: Vector) -> None:
     assert found.dtype == torch.float64
     torch.testing.assert_close(found, torch.from_numpy(expected), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("second", [(2, 4, 1, 3), (0, 3, 0, 0)], ids=["pairs", "texts and a pair"])
+@pytest.mark.parametrize("elmo", ELMO_SIZES)
+@torch.no_grad()
+def test_the_pooled_network_has_the_scores_of_its_formulas(elmo: int, second: Sequence[int]) -> None:
+    network, weights = prepared(PooledNetwork(INPUTS, elmo, UNITS, dropout=0.5, outputs=OUTPUTS))
+    texts = (batch_of(LENGTHS, elmo), batch_of(second, elmo))
+    for row, scores in enumerate(network(*texts)):
+        assert_same(scores, pooled_scores(weights, *(Text(batch, row) for batch in texts)))
 
 
 @pytest.mark.parametrize("elmo", ELMO_SIZES)

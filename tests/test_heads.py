@@ -72,9 +72,10 @@ def tokenizer() -> ElmoTokenizer:
 def build(head: str, placement: str = "both", **changes):
     torch.manual_seed(0)
     config = ElmoConfig(**{**SIZES, "elmo_placement": placement, **changes})
-    if head == "esim":
-        config.sequence_encoder = "esim"
+    if head in ("pooled", "bcn", "esim"):
+        config.sequence_encoder = head
     classes = {
+        "pooled": ElmoForSequenceClassification,
         "bcn": ElmoForSequenceClassification,
         "esim": ElmoForSequenceClassification,
         "tagger": ElmoForTokenClassification,
@@ -103,7 +104,7 @@ def labels_for(head: str, inputs) -> torch.Tensor:
     return torch.tensor([0, 2, 1]) if head != "choice" else torch.zeros(3, dtype=torch.long)
 
 
-HEADS = ("bcn", "esim", "tagger", "choice", "srl")
+HEADS = ("pooled", "bcn", "esim", "tagger", "choice", "srl")
 
 
 # -------------------------------------------------------------------------------------------------------------- CRF
@@ -543,16 +544,31 @@ def test_empty_texts_are_read(head, tokenizer):
         assert model(**batch).logits.isfinite().all()
 
 
-def test_kinds_of_problems_have_the_losses_of_other_heads(tokenizer):
+@pytest.mark.parametrize("head", ["pooled", "bcn"])
+def test_kinds_of_problems_have_the_losses_of_other_heads(head, tokenizer):
     inputs = encode("bcn", tokenizer)
     numbers = torch.tensor([0.5, -1.0, 2.0])
-    model = build("bcn", num_labels=1)
+    model = build(head, num_labels=1)
     output = model(**inputs, labels=numbers)
     torch.testing.assert_close(output.loss, nn.functional.mse_loss(output.logits[:, 0], numbers))
     several = torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1]])
-    model = build("bcn")
+    model = build(head)
     output = model(**inputs, labels=several)
     torch.testing.assert_close(output.loss, nn.functional.binary_cross_entropy_with_logits(output.logits, several))
+
+
+def test_a_pooled_text_has_the_same_scores_beside_pairs_and_with_or_without_types(tokenizer):
+    model = build("pooled")
+    pairs, texts = encode("pooled", tokenizer), encode("bcn", tokenizer)
+    of_pairs, of_texts = model(**pairs).logits, model(**texts).logits
+    assert (of_pairs - of_texts).abs().amin() > TOLERANCE
+    both = [(SENTENCES[0], SECOND[0]), SENTENCES[1]]
+    rows = [tokenizer(*row) if isinstance(row, tuple) else tokenizer(row) for row in both]
+    mixed = model(**tokenizer.pad(rows, return_tensors="pt")).logits
+    torch.testing.assert_close(mixed, torch.stack([of_pairs[0], of_texts[1]]), atol=TOLERANCE, rtol=0)
+    for inputs, expected in ((pairs, of_pairs), (texts, of_texts)):
+        inputs.pop("token_type_ids")
+        torch.testing.assert_close(model(**inputs).logits, expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -560,6 +576,7 @@ def test_kinds_of_problems_have_the_losses_of_other_heads(tokenizer):
     [
         (lambda t: build("esim")(**encode("bcn", t)), "reads pairs"),
         (lambda t: build("bcn")(**encode("esim", t)), "one text per row"),
+        (lambda t: build("pooled", "output", word_vector_dim=0), "nothing to read"),
         (lambda t: build("bcn")(**encode("bcn", t), labels=torch.tensor([0, 1, 3])), "from 0 to 2"),
         (lambda t: build("tagger")(input_ids=torch.zeros(1, 2).long()), "needs `char_ids`"),
         (lambda t: build("bcn", "none", word_vector_dim=0), "nothing to read"),
@@ -670,12 +687,12 @@ def test_a_trained_tagger_loads_by_its_auto_class(tagger_folder):
     assert type(AutoModelForTokenClassification.from_pretrained(tagger_folder)) is ElmoForTokenClassification
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_the_text_classification_pipeline_gives_labels(pairs, tokenizer, tmp_path):
+@pytest.mark.parametrize(("head", "pairs"), [("pooled", False), ("pooled", True), ("bcn", False), ("esim", True)])
+def test_the_text_classification_pipeline_gives_labels(head, pairs, tokenizer, tmp_path):
     texts = [("a fine bank", "money"), ("a poor river", "the"), ("fine money", "bank"), ("poor the", "river")]
     labels = [1, 0, 1, 0]
     model = build(
-        "esim" if pairs else "bcn",
+        head,
         **EASY,
         num_labels=2,
         id2label={0: "bad", 1: "good"},

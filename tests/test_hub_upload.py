@@ -549,6 +549,7 @@ def test_a_card_says_nothing_that_the_folder_does_not_and_is_stable(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "changes", "tag"),
     [
+        (ElmoForSequenceClassification, {}, "text-classification"),
         (ElmoForSequenceClassification, {"sequence_encoder": "bcn"}, "text-classification"),
         (ElmoForSequenceClassification, {"sequence_encoder": "esim"}, "text-classification"),
         (ElmoForMultipleChoice, {}, "multiple-choice"),

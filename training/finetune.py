@@ -5,7 +5,8 @@
     python -m training.finetune --task ner --elmo_placement none --train_file … --output_dir runs/baseline
     python -m training.finetune --task ner … --output_dir runs/ner --resume_from_checkpoint last
 
-Tasks: sst (a class for a text), nli (a class for a pair), ner (spans), pos (a tag for each word), choice (the right
+Tasks: text-classification (classes, several labels or a number for a text or a pair), the paper's sst (a class for a
+text) and nli (a class for a pair), ner (spans), pos (a tag for each word), choice (the right
 continuation), srl (semantic roles), squad (an answer in a context), coref (mentions of the same thing in a document).
 Each has a recipe of its name in training/recipes; another one there (sst-phrases, sick), or a YAML file, may be the
 first argument. Settings on the command line win, and include everything of transformers' TrainingArguments.
@@ -42,6 +43,7 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.card import training_card
+from modeling_elmo.configuration_elmo import BILMS
 from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.loading import packaged_model
@@ -55,11 +57,12 @@ from .settings import TaskSettings, in_one_line, parse_with_recipe
 from .squad import QuestionAnswering
 from .srl import SemanticRoleLabeling
 from .task_data import read_part, sample_fraction
-from .tasks import MultipleChoice, Tagging, Task, TextClassification
-from .trainer import StopOnSignal, TaskTrainer, choose_labels
+from .tasks import LabelledTexts, MultipleChoice, Tagging, Task, TextClassification
+from .trainer import StopOnSignal, TaskTrainer
 
 TASKS: dict[str, Task] = {
-    "sst": TextClassification("sst", ElmoForSequenceClassification),
+    "text-classification": LabelledTexts("text-classification", ElmoForSequenceClassification),
+    "sst": TextClassification("sst", ElmoForSequenceClassification, config={"sequence_encoder": "bcn"}),
     "nli": TextClassification("nli", ElmoForSequenceClassification, config={"sequence_encoder": "esim"}),
     "ner": Tagging("ner", ElmoForTokenClassification, metric="f1"),
     "pos": Tagging("pos", ElmoForTokenClassification),
@@ -72,7 +75,6 @@ RESULTS_FILE, MIX_FILE = "all_results.json", "mix_weights.json"
 STOPPED = 128 + signal.SIGINT
 # The default of TrainingArguments.
 NO_OUTPUT_DIR = "trainer_output"
-BILMS = ("ElmoModel", "ElmoForPreTraining")
 # Settings of ElmoConfig that may change when the training of a task model continues.
 CHANGEABLE = ("freeze_bilm", "train_word_vectors", "mix_l2", "head_dropout", "elmo_dropout")
 
@@ -108,14 +110,15 @@ def read_config(task: Task, settings: TaskSettings) -> tuple[ElmoConfig, bool]:
         recipe = settings.head or {}  # the sizes of a new model, except what training may change
         settings.head = {name: recipe[name] for name in CHANGEABLE if name in recipe}
         settings.head |= {name: getattr(config, name) for name in ("max_context_words", "context_overlap")}
-    changes = {**settings.head_config(), **task.config}
+    changes = {**task.config, **settings.head_config()}
     for name, value in changes.items():
         before = getattr(config, name, None)
         if is_trained and name not in CHANGEABLE and before != value:
             raise ElmoError(f"{folder} has {name}={before}, not {value}: a trained task model cannot change it")
     try:
         ElmoConfig.refuse_unknown(changes)
-        return ElmoConfig.from_dict({**config.to_dict(), **changes}), is_trained
+        values = {**config.to_dict(), **changes, "architectures": [task.head.__name__]}
+        return ElmoConfig.from_dict(values), is_trained
     except (ValueError, TypeError, StrictDataclassError) as error:  # it names what it refuses
         raise ElmoError(" ".join(str(error).split())) from error
 
@@ -180,7 +183,7 @@ class Run:
             eval_dataset=self.examples["validation"],
             processing_class=self.tokenizer,
             compute_metrics=self._scores,
-            preprocess_logits_for_metrics=choose_labels,
+            preprocess_logits_for_metrics=self.task.predict,
             callbacks=callbacks,
         )
 
@@ -189,6 +192,11 @@ class Run:
         settings, task, folder = self.settings, self.task, self.settings.model_name_or_path
         config, is_trained = read_config(task, settings)
         rows = read_parts(task, settings)
+        self.task = task = task.for_data(rows["train"], settings.problem_type)
+        if self.training.metric_for_best_model == TASKS[settings.task].metric:
+            self.training.metric_for_best_model = task.metric
+        if is_trained and config.problem_type not in (None, task.problem_type):
+            raise ElmoError(f"{folder} was trained for {config.problem_type}, not for {task.problem_type}")
         self.labels = task.label_names(rows["train"])  # a part of the examples may lack some
         rows["train"] = sample_fraction(rows["train"], settings.train_fraction, seed=self.training.seed)
         if is_trained and self.labels:

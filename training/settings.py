@@ -35,6 +35,7 @@ TASK_CHOICES = {
     "elmo_placement": PLACEMENTS,
     "mix": ("scalar", "average", "last"),
     "tag_scheme": (None, "BIO", "BIOES", "IOB1"),
+    "problem_type": (None, "single_label_classification", "multi_label_classification", "regression"),
 }
 POSITIVE = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "logging_steps")
 
@@ -179,7 +180,7 @@ class Settings:
 class TaskSettings:
     """The settings of a task, beside TrainingArguments."""
 
-    task: str = HfArg(help="sst, nli, ner, pos, choice, srl, squad or coref.")
+    task: str = HfArg(help="text-classification, sst, nli, ner, pos, choice, srl, squad or coref.")
     # The data
     train_file: str | None = option(None, "Training data, in the formats of the task.")
     validation_file: str | None = option(None, "What the best epoch is chosen by.")
@@ -190,6 +191,7 @@ class TaskSettings:
     validation_split: str = option("validation", "Its split to choose by.")
     test_split: str | None = option(None, "Its split to evaluate at the end.")
     columns: list[str] = option([], "Columns of the data: words=tokens; of srl: frame=4")
+    problem_type: str | None = option(None, "Of text-classification; by default, what the labels say.")
     phrases: bool = option(False, "Of sst: train on every labelled phrase of the trees.")
     document_words: int = option(0, "Of coref: cut training documents at so many words; 0: do not.")
     train_fraction: float = option(1.0, "Train on a random part of the examples.")

@@ -1,6 +1,7 @@
 """Read the data of the downstream tasks: files of many kinds -> rows with the same fields.
 
     ner, pos   words: list[str], tags: list[str]
+    text-classification   text: str, text_pair: str (not in every data set), label: str, kind: str (see labelled_row)
     sst        words: list[str], label: str        from trees; from tables text: str instead of words
     nli        premise: str, hypothesis: str, label: str
     choice     context: str, choices: list[str], label: int
@@ -38,7 +39,7 @@ from .readers import (
 )
 from .settings import TaskSettings
 from .tag_schemes import detect_scheme, find_violation, to_scheme
-from .tasks import Task
+from .tasks import Task, is_number
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +178,27 @@ def pair_row(values: Row) -> Row | None:
     return row
 
 
+def labelled_row(values: Row) -> Row:
+    """Check texts and a label, which becomes text; `kind` says if it was a name, a list of them, or a number.
+
+    A list becomes JSON, which tables that have no lists may hold too. Whole numbers are names of classes.
+    """
+    label = values.pop("label")
+    row = check_row(values)
+    if isinstance(label, str) and label.lstrip().startswith("["):
+        label = json.loads(label)
+    if label in (None, "", "-") or label != label:  # a missing number is NaN
+        raise ValueError("the label is missing")
+    if isinstance(label, list):
+        names = [str(name) for name in label]
+        if len(set(names)) < len(names):
+            raise ValueError(f"a list of labels has the names of those that the text has, each once; got {label}")
+        return {**row, "label": json.dumps(names, ensure_ascii=False), "kind": "list"}
+    name = str(label)
+    has_point = isinstance(label, float) or "." in name
+    return {**row, "label": name, "kind": "number" if has_point and is_number(name) else "name"}
+
+
 def choice_row(values: Row) -> Row:
     """Check a context and its choices; the label is the number of the right one."""
     row = check_row(values)
@@ -205,6 +227,7 @@ class Format:
     fields: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the columns of tables that hold each field
     parsers: Mapping[str, Parser] = field(default_factory=dict)  # of other files, by kind
     name_field: str | None = None  # a column that names the row, which a table may lack
+    optional: Collection[str] = ()  # fields that a table may lack
 
 
 FORMATS = {
@@ -220,6 +243,15 @@ FORMATS = {
             "columns": Parser(functools.partial(read_tagged, column=1)),
             "conllu": Parser(functools.partial(read_tagged, column=3, is_conllu=True)),
         },
+    ),
+    "text-classification": Format(
+        labelled_row,
+        {
+            "text": ("text", "sentence", "sentence1"),
+            "text_pair": ("text_pair", "sentence2"),
+            "label": ("label", "labels"),
+        },
+        optional=("text_pair",),
     ),
     "sst": Format(
         check_row,
@@ -371,10 +403,16 @@ def _table_rows(task: str, records: Iterable[Record], columns: Mapping[str, str]
     left_out = 0
     for place, record in records:
         with located(place):
-            values = {name: _find_value(record, name, aliases[name]) for name in aliases}
+            values = {}
+            for name, names in aliases.items():
+                is_absent = name in form.optional and name not in columns and not any(map(record.__contains__, names))
+                if not is_absent:
+                    values[name] = _find_value(record, name, names)
             if form.name_field:
                 values[form.name_field] = record.get(form.name_field, place)
             row = form.to_row(values)
+            if rows and form.optional and row is not None and ("text_pair" in row) != ("text_pair" in rows[0]):
+                raise ValueError("some rows have a `text_pair` and others do not")
         if row is None:
             left_out += 1
             continue

@@ -4,11 +4,16 @@
 own. `task_data.py` reads the rows.
 """
 
+import itertools
+import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
 import torch
@@ -32,7 +37,7 @@ class Task:
         name: as in `--task`; the task's recipe has the same name.
         head: the model that learns it.
         metric: the score that models are compared by; the recipe chooses the best epoch by it.
-        config: settings of ElmoConfig that the task fixes.
+        config: settings of ElmoConfig that the task's models have, unless a recipe says otherwise.
     """
 
     name: str
@@ -41,6 +46,12 @@ class Task:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     predictions_file = "predictions.tsv"
+    # Of classifiers of texts: what ElmoConfig calls the problem.
+    problem_type: ClassVar[str | None] = None
+
+    def for_data(self, rows: Dataset, problem_type: str | None) -> "Task":
+        """Return the task that the training data is for, of those that this one may be, or that the user chose."""
+        return self
 
     def prepare(self, rows: Dataset, settings: TaskSettings, training: bool, source: str) -> Dataset:
         """Return the rows as the settings want them, for training or not; `source` is for errors."""
@@ -58,6 +69,11 @@ class Task:
         """Return what the head takes beside a batch's encoded texts, given the examples' labels."""
         return {"labels": torch.tensor(labels)}
 
+    def predict(self, outputs: Any, _: Tensor) -> Tensor:
+        """Return what the head predicts: the last of its outputs, or the labels with the highest scores."""
+        logits, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
+        return rest[-1] if rest else logits.argmax(-1)
+
     def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
         """Score what the head predicted for the examples, in their order: accuracy, and the classes' mean F1."""
         accuracy = sklearn.metrics.accuracy_score(examples.labels, predictions)
@@ -72,22 +88,128 @@ class Task:
 class TextClassification(Task):
     """A class for a text, or for a pair of texts."""
 
+    problem_type = "single_label_classification"
+
     def label_names(self, rows: Dataset) -> list[str]:
-        return sorted(set(rows["label"]))
+        return sort_names(rows["label"])
 
     def examples(self, rows: Dataset, names: Sequence[str]) -> Examples:
-        columns = [name for name in rows.column_names if name != "label"]  # words, text, or premise and hypothesis
+        columns = [name for name in rows.column_names if name not in ("label", "kind")]
+        # words, text, text and text_pair, or premise and hypothesis
         sequences = []
         for row in rows:
             sequences.append(tuple(to_words(row[name]) for name in columns))
-        return Examples(sequences, label_ids(rows["label"], names), names)
+        return Examples(sequences, self.targets_of(rows, names), names)
+
+    def targets_of(self, rows: Dataset, names: Sequence[str]) -> list[Any]:
+        """Return what each row's label is to the head."""
+        return label_ids(rows["label"], names)
+
+    def show(self, target: Any, names: Sequence[str]) -> str:
+        """Return a target, or a prediction, as text."""
+        return names[target]
 
     def reports(self, examples: Examples, predictions: np.ndarray) -> dict[str, str]:
         """Write one line per example: target, prediction, texts."""
         lines = []
         for texts, target, prediction in zip(examples.sequences, examples.labels, predictions, strict=True):
-            lines.append([examples.names[target], examples.names[prediction], *map(" ".join, texts)])
+            labels = [self.show(value, examples.names) for value in (target, prediction)]
+            lines.append([*labels, *map(" ".join, texts)])
         return {self.predictions_file: to_tsv(lines)}
+
+
+class MultiLabel(TextClassification):
+    """Any number of labels for a text: each row has a JSON list."""
+
+    problem_type = "multi_label_classification"
+
+    def label_names(self, rows: Dataset) -> list[str]:
+        names = sort_names(itertools.chain(*map(json.loads, rows["label"])))
+        if not names:
+            raise ElmoError("all lists of labels in the training data are empty")
+        return names
+
+    def targets_of(self, rows: Dataset, names: Sequence[str]) -> list[Any]:
+        targets = []
+        for label in rows["label"]:
+            chosen = label_ids(json.loads(label), names)
+            targets.append([float(number in chosen) for number in range(len(names))])
+        return targets
+
+    def predict(self, outputs: Any, _: Tensor) -> Tensor:
+        return (outputs > 0).long()
+
+    def show(self, target: Any, names: Sequence[str]) -> str:
+        return ", ".join(itertools.compress(names, target))
+
+    def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
+        """Compute F1 over all decisions, the mean of the labels' F1, and how often all labels are right."""
+        targets = np.asarray(examples.labels)
+        scores = {"accuracy": float((targets == predictions).all(1).mean())}
+        for average in ("micro", "macro"):
+            f1 = sklearn.metrics.f1_score(targets, predictions, average=average, zero_division=0.0)
+            scores[f"{average}_f1"] = float(f1)
+        return scores
+
+
+class Regression(TextClassification):
+    """A number for a text."""
+
+    problem_type = "regression"
+
+    def label_names(self, rows: Dataset) -> list[str]:
+        return ["value"]  # one output
+
+    def targets_of(self, rows: Dataset, names: Sequence[str]) -> list[Any]:
+        for label in rows["label"]:
+            if not is_number(label):
+                raise ElmoError(f"the label {label!r} is not a number, which problem_type=regression needs")
+        return [float(label) for label in rows["label"]]
+
+    def predict(self, outputs: Any, _: Tensor) -> Tensor:
+        return outputs[:, 0]
+
+    def show(self, target: Any, names: Sequence[str]) -> str:
+        return f"{target:.6g}"
+
+    def scores(self, examples: Examples, predictions: np.ndarray) -> dict[str, float]:
+        """Compute correlations, 0 where one side is constant, and the mean squared error."""
+        targets = np.asarray(examples.labels)
+        scores = {"pearson": 0.0, "spearman": 0.0}
+        if np.ptp(targets) and np.ptp(predictions):
+            scores["pearson"] = float(scipy.stats.pearsonr(targets, predictions).statistic)
+            scores["spearman"] = float(scipy.stats.spearmanr(targets, predictions).statistic)
+        return {**scores, "mse": float(np.square(targets - predictions).mean())}
+
+
+METRICS = {TextClassification: "accuracy", MultiLabel: "micro_f1", Regression: "pearson"}
+PROBLEMS = {task.problem_type: task for task in METRICS}
+
+
+class LabelledTexts(TextClassification):
+    """Texts, or pairs of texts, with classes, lists of labels or numbers.
+
+    A row's `label` is text, and its `kind` one of "name", "list" and "number".
+    """
+
+    def for_data(self, rows: Dataset, problem_type: str | None) -> Task:
+        kinds = set(rows["kind"])
+        if len(kinds) > 1 and "list" in kinds:
+            raise ElmoError("some labels of the training data are lists and others are not: all must be of one kind")
+        are_numbers = "number" in kinds and all(map(is_number, rows["label"]))
+        if kinds == {"list"}:
+            found, description = MultiLabel, "lists, several for each text"
+        elif are_numbers:
+            found, description = Regression, "numbers with a decimal point"
+        else:
+            found, description = TextClassification, "one of several classes for each text"
+        chosen = PROBLEMS[problem_type or found.problem_type]
+        if (chosen is MultiLabel) != (kinds == {"list"}):
+            raise ElmoError(f"`problem_type` is {chosen.problem_type}, but the labels are {description}")
+        texts = "pairs of texts" if "text_pair" in rows.column_names else "texts"
+        how = "as --problem_type says" if problem_type else "since the labels are " + description
+        print(f"{len(rows):,} {texts}: {chosen.problem_type}, {how}")
+        return chosen(self.name, self.head, METRICS[chosen], self.config)
 
 
 class MultipleChoice(Task):
@@ -148,6 +270,22 @@ class Tagging(Task):
                 lines.append([word, examples.names[target], tag])
             lines.append([])
         return {self.predictions_file: to_tsv(lines)}
+
+
+def sort_names(labels: Iterable[str]) -> list[str]:
+    """Return different labels in order: that of numbers if all are, else of the alphabet."""
+    found = set(labels)
+    if all(re.fullmatch(r"-?\d+", label) for label in found):
+        return sorted(found, key=lambda label: (int(label), label))
+    return sorted(found)
+
+
+def is_number(label: str) -> bool:
+    """Return whether a label is a finite number."""
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def sort_labels(sentences: Iterable[Sequence[str]]) -> list[str]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -117,9 +116,3 @@ class StopOnSignal(TrainerCallback):
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-
-
-def choose_labels(outputs: Any, _: Tensor) -> Tensor:
-    """Return what a task model predicts: the last of its outputs, or the labels with the highest scores."""
-    logits, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
-    return rest[-1] if rest else logits.argmax(-1)
