@@ -163,7 +163,7 @@ class TestPipelines(suites.PipelineTesterMixin, unittest.TestCase):
             if model_class is ElmoForPairs:
                 labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
                 numbers = {label: number for number, label in labels.items()}
-                config = ElmoConfig(**SIZES, sequence_encoder="esim", id2label=labels, label2id=numbers)
+                config = ElmoConfig(**SIZES, id2label=labels, label2id=numbers)
             folder = suites.pipeline_models / "elmo" / name
             model_class(config).save_pretrained(folder)
             tokenizer.save_pretrained(folder)

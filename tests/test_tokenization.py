@@ -608,10 +608,11 @@ def test_a_tagger_with_a_stride_tags_the_whole_text(strategy):
             assert [(entity["start"], entity["end"]) for entity in found] == split_words(text)
 
 
-def test_zero_shot_classification_reads_pairs_and_refuses_to_join_them():
+@pytest.mark.parametrize("encoder", ["pooled", "esim"])
+def test_zero_shot_classification_reads_pairs_and_refuses_to_join_them(encoder):
     tokenizer = ElmoTokenizer(model_max_length=12)
     torch.manual_seed(0)
-    model = ElmoForSequenceClassification(ElmoConfig(**SIZES, **ENTAILMENT, sequence_encoder="esim")).eval()
+    model = ElmoForSequenceClassification(ElmoConfig(**SIZES, **ENTAILMENT, sequence_encoder=encoder)).eval()
     labels = ["money", "nature"]
     classify = pipeline("zero-shot-classification", model=model, tokenizer=tokenizer, candidate_labels=labels)
     text = "The bank of the river"
@@ -624,7 +625,8 @@ def test_zero_shot_classification_reads_pairs_and_refuses_to_join_them():
     tokenizer.model_max_length = 8  # shorter than the hypothesis, which is never truncated
     assert sorted(classify(text)["labels"]) == labels
 
-    reads_one_text = ElmoForSequenceClassification(ElmoConfig(**SIZES, **ENTAILMENT)).eval()
+    config = ElmoConfig(**SIZES, **ENTAILMENT, sequence_encoder="bcn")
+    reads_one_text = ElmoForSequenceClassification(config).eval()
     classify = pipeline("zero-shot-classification", model=reads_one_text, tokenizer=tokenizer, candidate_labels=labels)
     with pytest.raises(ValueError, match="reads one text per row"):
         classify(text)
