@@ -170,7 +170,8 @@ def test_the_data_says_what_kind_of_problem_it_is(kind, problem, metrics, labels
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in LABELLED[kind] * 6))
     fixed = ["--task", "text-classification", "--train_file", data, "--validation_file", data]
-    fixed += ["--model_name_or_path", bilm, "--output_dir", tmp_path / "out", "--num_train_epochs", 20]
+    fixed += ["--model_name_or_path", bilm, "--output_dir", tmp_path / "out", "--num_train_epochs", 40]
+    fixed += ["--head_overrides", "head_dropout=0", "elmo_dropout=0"]
     fixed += ["--learning_rate", 0.01, "--disable_tqdm", "true", "--per_device_train_batch_size", 4]
     results = finetune.finetune([str(value) for value in fixed])
     texts = "pairs of texts" if kind == "pairs" else "texts"

@@ -174,6 +174,8 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
         for checkpoint in output.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
         results = read_results(output / RESULTS_FILE)
+    if score not in results:
+        raise ElmoError(f"{output} has no {score}: of texts, models are compared by their classes, not by numbers")
     mix = read_results(output / MIX_FILE)
     return Outcome(results[score], results.get(f"test_{metric}"), results["train_runtime"], mix)
 
