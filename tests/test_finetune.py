@@ -55,7 +55,7 @@ def write_task(task: str, folder: Path) -> Path:
         path.write_text(("\n".join(rows) + "\n\n") * 8)
     elif task == "text-classification":
         path = folder / "data.csv"
-        path.write_text('review,stars\nvery good,5\n"very bad, no",10\n' * 6)
+        path.write_text("review,stars\n" + 'very good,5\n"very bad, no",10\n' * 6)
     elif task == "sst":
         path = folder / "data.txt"
         path.write_text("(4 (2 very) (3 good))\n(0 (2 very) (1 bad))\n" * 6)
