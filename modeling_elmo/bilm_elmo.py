@@ -181,6 +181,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
         "LayerMix",
         "LinearChainCrf",
         "ParagraphReader",
+        "PooledNetwork",
         "SpanRanking",
         "WordLstm",
     ]

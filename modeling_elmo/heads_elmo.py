@@ -511,14 +511,14 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         Some wrappers drop the `token_type_ids`; the texts are then told apart by their `<S>`.
         """
         # The tokenizer gives single texts types too, which are all 0.
-        is_given = token_type_ids is not None and (
+        if token_type_ids is not None and (
             self.second_is_optional or bool((token_type_ids.any(1) | ~mask.any(1)).all())
-        )
-        if is_given:
+        ):
             return token_type_ids
         begins = (char_ids[..., 1] == markers_of(self.config).sentence_begin) & mask
         counts = begins.sum(1)
-        if not (counts == 2).all() and not (self.second_is_optional and bool((counts < 3).all())):
+        are_right = counts < 3 if self.second_is_optional else counts == 2
+        if not are_right.all():
             raise ValueError(f"{type(self).__name__} reads pairs: tokenizer(first, second)")
         return (begins.cumsum(1) - 1).clamp(min=0)
 
