@@ -509,6 +509,7 @@ def test_the_card_of_a_pretrained_model_keeps_its_recipe_and_perplexities(bilm, 
     ("kind", "names"),
     [
         (ElmoForQuestionAnswering, {"exact_match": "Exact match", "f1": "F1"}),
+        (ElmoForSequenceClassification, {"micro_f1": "F1 over all decisions", "pearson": "Pearson correlation"}),
         (
             ElmoForCoreferenceResolution,
             {
