@@ -243,7 +243,7 @@ class ElmoLstmLayer(GradientCheckpointingLayer):
         """inputs (N, P), or (U, P) and an index (N,), hidden (S, P), cell (S, M) -> outputs (N, P), final states."""
         gates = self.input_gates(inputs.to(next(self.input_gates.parameters()).dtype))
         if index is not None:
-            gates = gates[index]
+            gates = F.embedding(index, gates)  # its gradient takes a tenth of the time of gates[index]'s
         modules = (self.recurrent_gates, self.projection)
         if is_plain(*modules) and all(type(module) is GlorotLinear for module in modules):
             weights = (self.recurrent_gates.weight, self.projection.weight)

@@ -108,8 +108,9 @@ class _ChunkedLoss(torch.autograd.Function):
                 probabilities.div_(total[:, None])
                 torch.div(true_part, total, out=d_true[part]).sub_(1)
                 d_bias += probabilities.sum(0)
-                product(probabilities, factors, d_hidden[part])
-                add_product(probabilities.T, chunk.to(dtype), d_weight)
+                rounded = probabilities.to(dtype)
+                product(rounded, factors, d_hidden[part])
+                add_product(rounded.T, chunk.to(dtype), d_weight)
         if needs_gradients:
             ctx.save_for_backward(d_hidden, d_true, d_weight, d_bias)
         return loss

@@ -100,7 +100,7 @@ def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch
     vectors = [parameter for parameter in model.elmo.parameters() if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     softmax_class = torch.optim.SparseAdam if model.softmax.sparse else torch.optim.Adam
-    return [torch.optim.AdamW(groups, rate), softmax_class(model.softmax.parameters(), rate)]
+    return [torch.optim.AdamW(groups, rate, fused=True), softmax_class(model.softmax.parameters(), rate)]
 
 
 def format_duration(seconds: float) -> str:
