@@ -188,10 +188,10 @@ class ElmoCharacterEncoder(nn.Module):
             biases.append(bias)
         all_filters, all_biases = torch.cat(filters), torch.cat(biases)
         lengths, order = spelled_lengths(char_ids).sort()
-        chunks = char_ids[order].split(WORDS_PER_PRODUCT)
+        ends = lengths.tolist()  # a device has to be waited for once, not for every chunk
         maxima = []
-        for chunk, chunk_lengths in zip(chunks, lengths.split(WORDS_PER_PRODUCT), strict=True):
-            width = int(chunk_lengths[-1]) + self.widest
+        for number, chunk in enumerate(char_ids[order].split(WORDS_PER_PRODUCT)):
+            width = ends[number * WORDS_PER_PRODUCT + len(chunk) - 1] + self.widest
             if width > char_ids.shape[1]:
                 maxima.append(self._call_convolutions(chunk))
                 continue

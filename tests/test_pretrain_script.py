@@ -671,7 +671,7 @@ def test_trackers_get_the_losses(text, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pretrain.Run, "train_step", lambda *_: (math.nan, 1.0))
+    monkeypatch.setattr(pretrain.Run, "train_step", lambda *_: torch.tensor([math.nan, 1.0]))
     assert pretrain.main(arguments(text, tmp_path)) == 2
     message = capsys.readouterr().err
     assert "training diverged" in message
