@@ -296,12 +296,19 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
 
     @torch.no_grad()
     def substitutes(
-        self, words: Sequence[str], position: int, tokenizer: ElmoTokenizer, count: int = 10
+        self,
+        words: Sequence[str],
+        position: int,
+        tokenizer: ElmoTokenizer,
+        count: int = 10,
+        divide_by_prior: bool = True,
     ) -> list[Substitute]:
         """Return the words that may stand at a position of a sentence, the most probable first.
 
         The forward language model reads what is before the position and the backward one what is after it; neither
-        sees the word that is there. Their probabilities are multiplied.
+        sees the word that is there. The product of their probabilities counts twice how frequent a word is, so it is
+        divided by p(word), unless `divide_by_prior` is False. Of frequencies only their order is known, that of the
+        vocabulary: p is the log-uniform distribution that the sampling draws from.
         """
         if not 0 <= position < len(words):
             raise ValueError(f"`position` must be from 0 to {len(words) - 1}, got {position}")
@@ -312,6 +319,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             forward, backward = top.chunk(2, dim=-1)
             # `<S>` is at 0, so the word is at position + 1, between its neighbours.
             logits = self.softmax(forward[position]) + self.softmax(backward[position + 2])
+            if divide_by_prior:
+                logits = logits - self.softmax.initial_bias()
             logits[[tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]] = -math.inf
             best = logits.softmax(0).topk(min(count, len(tokenizer) - NUM_SPECIAL_WORDS))
         substitutes = tokenizer.convert_ids_to_tokens(best.indices.tolist())
