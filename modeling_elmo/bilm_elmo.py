@@ -119,9 +119,20 @@ class Packing(NamedTuple):
     batch_sizes: list[int]
     order: Tensor  # (S,)
 
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Packing":
+        """Move the tensors to a device."""
+        tensors = (self.forward_index, self.backward_index, self.order)
+        forward, backward, order = (tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
+        return Packing(forward, backward, self.batch_sizes, order)
+
 
 def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
-    """Pack the real words of a (B, T) mask. With `segments` each segment of a row is a sentence of its own."""
+    """Pack the real words of a (B, T) mask. With `segments` each segment of a row is a sentence of its own.
+
+    The CPU does it: another device would have to be waited for at every size that depends on the mask, not only once.
+    """
+    device, mask = mask.device, mask.cpu()
+    segments = None if segments is None else segments.cpu()
     rows = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
     sentences = mask.shape[0]
     if segments is not None:
@@ -138,12 +149,13 @@ def pack(mask: Tensor, segments: Tensor | None = None) -> Packing:
     lengths, starts = lengths[order], starts[order]
     steps = torch.arange(int(lengths[0]) if sentences else 0, device=mask.device)[:, None]
     real = steps < lengths  # (steps, S)
-    return Packing(
+    packing = Packing(
         forward_index=positions[(starts + steps)[real]],
         backward_index=positions[(starts + lengths - 1 - steps)[real]],
         batch_sizes=real.sum(1).tolist(),
         order=order,
     )
+    return packing.to(device)
 
 
 def warn_about_attentions() -> None:
@@ -378,16 +390,18 @@ class ElmoModel(ElmoPreTrainedModel):
         states: States | None = None,
         input_ids: Tensor | None = None,
         segments: Tensor | None = None,
+        packing: Packing | None = None,
     ) -> tuple[Sequence[Tensor], Packing, States]:
         """Run each language model over words laid out for it, in the order in which it reads them.
 
         Word t of lane b is `char_ids[word_index[k, b, t]]` for the language model k, 0 forward and 1 backward, with
         char_ids (U, C) and word_index (2, B, T); a model with word embeddings also reads input_ids (U,). The mask
         (B, T) ends every lane; both have the same one. With segments (B, T), which count up along a lane, segment 0
-        starts from the states and each later one from zeros. Returns the top layers' outputs for the N words
-        in packed order, each (N, P), the packing, and the states after the last word.
+        starts from the states and each later one from zeros. `packing` is that of mask and segments, if it is already
+        made. Returns the top layers' outputs for the N words in packed order, each (N, P), the packing, and the states
+        after the last word.
         """
-        packing = pack(mask, segments)
+        packing = pack(mask, segments) if packing is None else packing
         index = word_index.flatten(1)[:, packing.forward_index]  # (2, N)
         per_lane = len(packing.order) // max(len(mask), 1)  # segments
         if states is not None:  # a lane's are those of its first segment; the others start from zeros

@@ -286,12 +286,16 @@ def substitutes(
     sentence: MarkedSentence,
     model: ScoringModel = MINI_NAME,
     count: Count = 10,
+    plain_product: Annotated[
+        bool, typer.Option("--plain-product", help="Do not divide by how frequent a word is.")
+    ] = False,
     as_json: AsJson = False,
     tokenized: Tokenized = None,
 ) -> None:
     """List the words that both language models together find most probable in place of a word.
 
-    Neither model reads the word itself: one reads the words before it, the other the words after it.
+    Neither model reads the word itself: one reads the words before it, the other the words after it. The product of
+    their probabilities is divided by how frequent a word is, since it counts that twice.
 
     \b
     Example:
@@ -301,7 +305,7 @@ def substitutes(
         from .scoring import load_scorer, substitute_lines
 
         scorer, tokenizer = load_scorer(model)
-        for line in substitute_lines(sentence, scorer, tokenizer, count, as_json, tokenized):
+        for line in substitute_lines(sentence, scorer, tokenizer, count, as_json, tokenized, not plain_product):
             typer.echo(line)
 
 

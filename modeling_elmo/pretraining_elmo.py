@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .bilm_elmo import IGNORED, NUM_SPECIAL_WORDS, ElmoModel, ElmoPreTrainedModel, eval_mode
+from .bilm_elmo import IGNORED, NUM_SPECIAL_WORDS, ElmoModel, ElmoPreTrainedModel, Packing, eval_mode
 from .configuration_elmo import ElmoConfig
 from .layers_elmo import Dropout
 from .recurrence_elmo import States
@@ -119,6 +119,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         states: States | None = None,
         word_index: Tensor | None = None,
         segments: Tensor | None = None,
+        packing: Packing | None = None,
         negatives: Negatives | None = None,
         num_items_in_batch: Tensor | float | None = None,
         inputs_embeds: Tensor | None = None,
@@ -150,6 +151,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 its language model reads.
             segments (`(B, T)`, *optional*):
                 Of lanes, how often states are set to zero up to a word: 0 where it continues from `states`.
+            packing ([`Packing`], *optional*):
+                Of lanes, `pack(attention_mask, segments)`, if it is already made; its words all have labels, which are
+                not checked. Then nothing of the mask and the labels has to be waited for, where a device has them.
             negatives ([`Negatives`], *optional*):
                 The sampled words; by default, in training mode, new ones are drawn.
             num_items_in_batch (`float`, *optional*):
@@ -164,9 +168,12 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             assert char_ids is not None
             assert labels is not None
             mask = (labels[0] != IGNORED) if attention_mask is None else attention_mask.bool()
-            hidden, packing, states = self.elmo.read_lanes(char_ids, word_index, mask, states, input_ids, segments)
+            is_checked = packing is not None
+            hidden, packing, states = self.elmo.read_lanes(
+                char_ids, word_index, mask, states, input_ids, segments, packing
+            )
             targets = labels.flatten(1)[:, packing.forward_index]
-            losses = self._losses(zip(hidden, targets, strict=True), negatives, num_items_in_batch)
+            losses = self._losses(zip(hidden, targets, strict=True), negatives, num_items_in_batch, is_checked)
             return ElmoForPreTrainingOutput(*losses, states=states)
 
         if token_type_ids is not None and bool(token_type_ids.any()):
@@ -201,15 +208,18 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         pairs: Iterable[tuple[Tensor, Tensor]],
         negatives: Negatives | None,
         num_items_in_batch: Tensor | float | None,
+        is_checked: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean of the two language models' losses, and each, from outputs (N, P) and targets (N,)."""
         if negatives is None and self.training:
             negatives = self.draw_negatives()
         losses = []
         for outputs, words in pairs:
-            kept = words != IGNORED
-            outputs, words = self.dropout(outputs)[kept], words[kept]
-            self._check_words(words)
+            outputs = self.dropout(outputs)
+            if not is_checked:
+                kept = words != IGNORED
+                outputs, words = outputs[kept], words[kept]
+                self._check_words(words)
             count = max(len(words), 1) if num_items_in_batch is None else num_items_in_batch
             losses.append(self.softmax(outputs, words, negatives) / count)
         return (losses[0] + losses[1]) / 2, losses[0], losses[1]
@@ -236,12 +246,20 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         if len(words) and not 0 < int(words.min()) <= int(words.max()) < self.config.vocab_size:
             raise ValueError(f"`labels` must be word ids from 1 to {self.config.vocab_size - 1}, or {IGNORED}")
 
-    def draw_negatives(self, generator: torch.Generator | None = None) -> Negatives | None:
-        """Draw words for the sampled softmax of one step; None where the full softmax is no more work."""
+    def draw_negatives(
+        self, generator: torch.Generator | None = None, targets: Tensor | None = None
+    ) -> Negatives | None:
+        """Draw words for the sampled softmax of one step; None where the full softmax is no more work.
+
+        With `targets`, on the CPU, all words that the step predicts, its losses need not find out which these are.
+        """
         vocab_size, count = self.config.vocab_size, self.config.num_negatives
         if not 0 < count < vocab_size - 1:
             return None
-        return draw_negatives(vocab_size, count, generator, self.softmax.weight.device)
+        negatives = draw_negatives(vocab_size, count, generator)
+        if targets is not None:
+            negatives = negatives.including(targets)
+        return negatives.to(self.softmax.weight.device)
 
     def score(
         self, sentences: Sequence[str | Sequence[str]], tokenizer: ElmoTokenizer, batch_size: int = 32
@@ -278,12 +296,19 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
 
     @torch.no_grad()
     def substitutes(
-        self, words: Sequence[str], position: int, tokenizer: ElmoTokenizer, count: int = 10
+        self,
+        words: Sequence[str],
+        position: int,
+        tokenizer: ElmoTokenizer,
+        count: int = 10,
+        divide_by_prior: bool = True,
     ) -> list[Substitute]:
         """Return the words that may stand at a position of a sentence, the most probable first.
 
         The forward language model reads what is before the position and the backward one what is after it; neither
-        sees the word that is there. Their probabilities are multiplied.
+        sees the word that is there. The product of their probabilities counts twice how frequent a word is, so it is
+        divided by p(word), unless `divide_by_prior` is False. Of frequencies only their order is known, that of the
+        vocabulary: p is the log-uniform distribution that the sampling draws from.
         """
         if not 0 <= position < len(words):
             raise ValueError(f"`position` must be from 0 to {len(words) - 1}, got {position}")
@@ -294,6 +319,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             forward, backward = top.chunk(2, dim=-1)
             # `<S>` is at 0, so the word is at position + 1, between its neighbours.
             logits = self.softmax(forward[position]) + self.softmax(backward[position + 2])
+            if divide_by_prior:
+                logits = logits - self.softmax.initial_bias()
             logits[[tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]] = -math.inf
             best = logits.softmax(0).topk(min(count, len(tokenizer) - NUM_SPECIAL_WORDS))
         substitutes = tokenizer.convert_ids_to_tokens(best.indices.tolist())

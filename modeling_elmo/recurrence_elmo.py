@@ -19,6 +19,11 @@ FORGET_BIAS = 1.0
 # Columns that the compiled recurrence of `kernel_elmo` sums together.
 TILE = 64
 
+# Derivatives in one pass: gradient * (1 - y) * y, gradient * (1 - y * y), and the gradient where x was not clipped.
+through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
+through_tanh = torch.ops.aten.tanh_backward.grad_input
+through_clip = torch.ops.aten.hardtanh_backward.grad_input
+
 States = tuple[Tensor, Tensor]
 
 
@@ -81,7 +86,7 @@ def trained_recurrence(
     exact = torch.promote_types(recurrent.dtype, torch.float32)
     with torch.autocast(recurrent.device.type, enabled=False):
         return _Recurrence.apply(
-            input_gates.to(exact),
+            input_gates,
             hidden.to(exact),
             cell.to(exact),
             recurrent.to(exact),
@@ -115,7 +120,7 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         words, cells = input_gates.shape[0], cell.shape[1]
         # The logistic function serves all gates, since tanh(x) = 2 sigmoid(2x) - 1.
-        gates, weight = input_gates.clone(), recurrent.clone()
+        gates, weight = input_gates.to(cell.dtype, copy=True), recurrent.to(dtype, copy=True)
         by_gate = gates.unflatten(1, (4, cells))
         by_gate[:, 1].mul_(2)
         by_gate[:, 2].add_(FORGET_BIAS)
@@ -125,7 +130,7 @@ class _Recurrence(torch.autograd.Function):
         outputs = gates.new_empty(words, hidden.shape[1])
         first_hidden, first_cell = hidden, cell
         final_hidden, final_cell = hidden.clone(), cell.clone()
-        recurrent_t = weight.to(dtype).T
+        recurrent_t = weight.T
         projection_t = None if projection is None else projection.to(dtype).T
         steps = split_steps(batch_sizes, gates, *by_gate.unbind(1), memory, squashed, outputs)
         for step_gates, i, j, f, o, step_cell, step_squashed, output in steps:
@@ -137,7 +142,7 @@ class _Recurrence(torch.autograd.Function):
             cell = torch.mul(f, cell, out=step_cell).addcmul_(i, j, value=2).sub_(i)
             if cell_clip is not None:
                 cell.clamp_(-cell_clip, cell_clip)
-            torch.tanh(cell, out=step_squashed)
+            torch.mul(cell, 2, out=step_squashed).sigmoid_().mul_(2).sub_(1)
             if projection_t is None:
                 hidden = torch.mul(o, step_squashed, out=output)
             else:
@@ -148,6 +153,7 @@ class _Recurrence(torch.autograd.Function):
         by_gate[:, 1].mul_(2).sub_(1)
         ctx.save_for_backward(gates, memory, squashed, outputs, first_hidden, first_cell, recurrent, projection)
         ctx.batch_sizes, ctx.cell_clip, ctx.projection_clip, ctx.dtype = batch_sizes, cell_clip, projection_clip, dtype
+        ctx.input_dtype = input_gates.dtype
         return outputs, final_hidden, final_cell
 
     @staticmethod
@@ -160,44 +166,48 @@ class _Recurrence(torch.autograd.Function):
         # j and f, by the output for o.
         d_gates = torch.empty_like(gates)
         d_i, d_j, d_f, d_o = d_gates.chunk(4, dim=1)
-        torch.mul(i, j, out=d_i).mul_(1 - i)
-        torch.addcmul(i, i, j.square(), value=-1, out=d_j)
-        torch.mul(f, before, out=d_f).mul_(1 - f)
-        torch.mul(o, squashed, out=d_o).mul_(1 - o)
-        through_output = torch.addcmul(o, o, squashed.square(), value=-1)  # from the output to the memory
+        through_sigmoid(j, i, grad_input=d_i)
+        through_tanh(i, j, grad_input=d_j)
+        through_sigmoid(before, f, grad_input=d_f)
+        through_sigmoid(squashed, o, grad_input=d_o)
+        through_output = torch.empty_like(memory)  # from the output to the memory
+        through_tanh(o, squashed, grad_input=through_output)
         d_ijf = d_gates.unflatten(1, (4, -1))[:, :3]
-        if ctx.cell_clip is not None:
-            inside = (memory.abs() < ctx.cell_clip).to(f.dtype)
-            f = f * inside
-            d_ijf.mul_(inside[:, None])
         d_projected = torch.empty_like(outputs)  # at the projection's output, before the clip
         d_hidden, d_cell = d_hidden.clone(), d_cell.clone()
         step_hidden, step_cell = d_hidden[:0], d_cell[:0]  # of the sentences that have begun, seen from the end
         d_squashed_buffer = d_hidden if projection is None else torch.empty_like(first_cell)
         recurrent = recurrent.to(ctx.dtype)
         projection = None if projection is None else projection.to(ctx.dtype)
-        unclipped = outputs if ctx.projection_clip is None else outputs.abs() < ctx.projection_clip
-        steps = split_steps(ctx.batch_sizes, d_outputs, unclipped, d_projected, d_gates, d_ijf, d_o, through_output, f)
-        for d_output, kept, d_step, step_gates, step_ijf, step_o, through, forget in reversed(steps):
+        # What products read, and the gradient of the input gates if these are in 16 bits.
+        rounded = d_gates if gates.dtype == ctx.dtype else torch.empty_like(gates, dtype=ctx.dtype)
+        of_steps = (d_outputs, outputs, memory, d_projected, d_gates, rounded, d_ijf, d_o, through_output, f)
+        steps = split_steps(ctx.batch_sizes, *of_steps)[::-1]
+        for d_output, output, step_cells, d_step, step_gates, step_rounded, step_ijf, step_o, through, forget in steps:
             size = len(d_step)
             if size > len(step_hidden):
                 step_hidden, step_cell = d_hidden[:size], d_cell[:size]
             torch.add(step_hidden, d_output, out=d_step)
             if ctx.projection_clip is not None:
-                d_step.mul_(kept)
+                through_clip(d_step, output, -ctx.projection_clip, ctx.projection_clip, grad_input=d_step)
             d_squashed = d_step if projection is None else product(d_step, projection, d_squashed_buffer[:size])
             step_o.mul_(d_squashed)
             d_memory = torch.addcmul(step_cell, d_squashed, through)
+            if ctx.cell_clip is not None:
+                through_clip(d_memory, step_cells, -ctx.cell_clip, ctx.cell_clip, grad_input=d_memory)
             step_ijf.mul_(d_memory[:, None])
             torch.mul(d_memory, forget, out=step_cell)
-            product(step_gates, recurrent, step_hidden)
+            if rounded is not d_gates:
+                step_rounded.copy_(step_gates)
+            product(step_rounded, recurrent, step_hidden)
         d_recurrent = d_projection = None
         if ctx.needs_input_grad[3] and len(gates):
             states = states_before(first_hidden, outputs, ctx.batch_sizes)
-            d_recurrent = (d_gates.T.to(ctx.dtype) @ states.to(ctx.dtype)).to(gates.dtype)
+            d_recurrent = (rounded.T @ states.to(ctx.dtype)).to(gates.dtype)
         if projection is not None and ctx.needs_input_grad[4] and len(gates):
             d_projection = (d_projected.T.to(ctx.dtype) @ (o * squashed).to(ctx.dtype)).to(gates.dtype)
-        return d_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None, None
+        d_input_gates = rounded if ctx.input_dtype == ctx.dtype else d_gates
+        return d_input_gates, d_hidden, d_cell, d_recurrent, d_projection, None, None, None, None
 
 
 def split_steps(batch_sizes: Sequence[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
@@ -208,14 +218,14 @@ def split_steps(batch_sizes: Sequence[int], *tensors: Tensor) -> list[tuple[Tens
 
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Write left @ right to `out`, computed in the dtype of `right`."""
-    if left.dtype == right.dtype:
+    if out.dtype == right.dtype:
         return torch.mm(left, right, out=out)
     return out.copy_(left.to(right.dtype) @ right)
 
 
 def add_product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Add left @ right to `out`, computed in the dtype of `right`."""
-    if left.dtype == right.dtype:
+    if out.dtype == right.dtype:
         return out.addmm_(left, right)
     return out.add_(left.to(right.dtype) @ right)
 

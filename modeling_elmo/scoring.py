@@ -145,6 +145,7 @@ def substitute_lines(
     count: int = 10,
     as_json: bool = False,
     tokenized: bool | None = None,
+    divide_by_prior: bool = True,
 ) -> Iterator[str]:
     """Yield the most probable words in place of the one in [brackets]."""
     warn_about_splitting(tokenizer, tokenized)
@@ -154,7 +155,7 @@ def substitute_lines(
     if len(parts) > 1:
         listed = " and ".join(map(repr, parts))
         print(f"note: [{words[position]}] is several words to the model, {listed}; mark one of them", file=sys.stderr)
-    for substitute in model.substitutes(words, position, tokenizer, count):
+    for substitute in model.substitutes(words, position, tokenizer, count, divide_by_prior):
         if as_json:
             yield json.dumps(substitute._asdict(), ensure_ascii=False)
         else:

@@ -28,17 +28,26 @@ class Negatives(NamedTuple):
 
     ids: the words, sorted.
     tries: how many draws it took, repeated words included.
-    targets: the words that any process of the step predicts; by default, those of the call. Their rows get gradients.
+    others: further words, sorted, among them those that the step predicts; by default, those that the call predicts.
+        Their rows get gradients too.
     """
 
     ids: Tensor  # (K,)
     tries: int
-    targets: Tensor | None = None
+    others: Tensor | None = None
+
+    def including(self, words: Tensor) -> "Negatives":
+        """Return these with all words that the processes of a step predict."""
+        words = words.unique()
+        return self._replace(others=words[~torch.isin(words, self.ids)])
+
+    def to(self, device: torch.device | str) -> "Negatives":
+        """Move the tensors to a device."""
+        others = None if self.others is None else self.others.to(device, non_blocking=True)
+        return Negatives(self.ids.to(device, non_blocking=True), self.tries, others)
 
 
-def draw_negatives(
-    vocab_size: int, count: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
-) -> Negatives:
+def draw_negatives(vocab_size: int, count: int, generator: torch.Generator | None = None) -> Negatives:
     """Draw `count` different words out of 1 .. vocab_size - 1, word k with probability log(1 + 1 / k) / log(V)."""
     if count >= vocab_size:
         raise ValueError(f"cannot draw {count} different words out of {vocab_size - 1}")
@@ -53,7 +62,7 @@ def draw_negatives(
     # As if drawn one by one until there are enough: what counts is where each word was drawn first.
     first = torch.full_like(words, len(drawn)).scatter_reduce_(0, index, torch.arange(len(drawn)), "amin")
     tries = int(first.sort().values[count - 1]) + 1
-    return Negatives(words[first < tries].to(device), tries)
+    return Negatives(words[first < tries], tries)
 
 
 def _log_uniform(words: Tensor, vocab_size: int) -> Tensor:
@@ -79,13 +88,12 @@ class _ChunkedLoss(torch.autograd.Function):
         true: Tensor,
         weight: Tensor,
         bias: Tensor,
-        hits: Tensor,
-        hit_words: Tensor,
+        same: Tensor,
         dtype: torch.dtype,
     ) -> Tensor:
-        """hidden (N, P), true (N,) logits, weight (K, P) and bias (K,) of the other words; predictions `hits` and
-        words `hit_words` are pairs in which the other word is the true one, which counts only once. Products are
-        computed in `dtype`, sums of exponentials in that of the weights.
+        """hidden (N, P), true (N,) logits, weight (K, P) and bias (K,) of the other words; `same` (N,) says which of
+        them, if any, is the true word, which counts only once, or is -1. Products are computed in `dtype`, sums of
+        exponentials in that of the weights.
         """
         needs_gradients = any(ctx.needs_input_grad)
         d_hidden, d_true = torch.empty_like(hidden), torch.empty_like(true)
@@ -96,9 +104,13 @@ class _ChunkedLoss(torch.autograd.Function):
         for start in range(0, len(hidden), rows):
             part = slice(start, start + rows)
             chunk, true_chunk = hidden[part], true[part]
-            logits = add_product(chunk, factors.T, bias.repeat(len(chunk), 1))
-            is_hit = (hits >= start) & (hits < start + rows)
-            logits[hits[is_hit] - start, hit_words[is_hit]] = -math.inf
+            if dtype == weight.dtype:
+                logits = torch.addmm(bias, chunk, factors.T)
+            else:
+                logits = (chunk.to(dtype) @ factors.T).to(weight.dtype).add_(bias)
+            column = same[part, None]
+            place = column.clamp(min=0)
+            logits.scatter_(1, place, logits.gather(1, place).masked_fill_(column >= 0, -math.inf))
             highest = torch.maximum(logits.amax(1), true_chunk)
             probabilities = logits.sub_(highest[:, None]).exp_()
             true_part = (true_chunk - highest).exp_()
@@ -108,8 +120,9 @@ class _ChunkedLoss(torch.autograd.Function):
                 probabilities.div_(total[:, None])
                 torch.div(true_part, total, out=d_true[part]).sub_(1)
                 d_bias += probabilities.sum(0)
-                product(probabilities, factors, d_hidden[part])
-                add_product(probabilities.T, chunk.to(dtype), d_weight)
+                rounded = probabilities.to(dtype)
+                product(rounded, factors, d_hidden[part])
+                add_product(rounded.T, chunk.to(dtype), d_weight)
         if needs_gradients:
             ctx.save_for_backward(d_hidden, d_true, d_weight, d_bias)
         return loss
@@ -117,7 +130,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
-        return *(gradient * d_loss for gradient in ctx.saved_tensors), None, None, None
+        return *(gradient * d_loss for gradient in ctx.saved_tensors), None, None
 
 
 class _Rows(torch.autograd.Function):
@@ -195,8 +208,7 @@ class ElmoSoftmax(nn.Module):
                 return -self.log_probabilities(hidden, targets).sum()
             weight, bias = self.weight.to(exact), self.bias.to(exact)
             true = (hidden * weight[targets]).sum(-1) + bias[targets]
-            hits = torch.arange(len(targets), device=targets.device)
-            return _ChunkedLoss.apply(hidden, true, weight[1:], bias[1:], hits, targets - 1, dtype)
+            return _ChunkedLoss.apply(hidden, true, weight[1:], bias[1:], targets - 1, dtype)
 
     @torch.no_grad()
     def log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -214,11 +226,10 @@ class ElmoSoftmax(nn.Module):
 
     def _sampled_loss(self, hidden: Tensor, targets: Tensor, negatives: Negatives, dtype: torch.dtype) -> Tensor:
         """Estimate the loss: every logit less the logarithm of how often its word is sampled (Jean et al., 2015)."""
-        ids, tries, predicted = negatives
+        ids, tries, others = negatives if negatives.others is not None else negatives.including(targets)
+        assert others is not None
         count = len(ids)
-        predicted = (targets if predicted is None else predicted).unique()
-        extra = predicted[~torch.isin(predicted, ids)]
-        rows = torch.cat([ids, extra])
+        rows = torch.cat([ids, others])
         if self.sparse:
             weight, bias = _Rows.apply(self.weight, rows), _Rows.apply(self.bias, rows)
         else:
@@ -227,7 +238,6 @@ class ElmoSoftmax(nn.Module):
         bias = bias - _log_expected_count(rows, len(self.weight), tries)
         place = torch.searchsorted(ids, targets).clamp(max=count - 1)
         is_hit = ids[place] == targets
-        place = torch.where(is_hit, place, count + torch.searchsorted(extra, targets))
-        true = (hidden * weight[place]).sum(-1) + bias[place]
-        hits = is_hit.nonzero().squeeze(1)
-        return _ChunkedLoss.apply(hidden, true, weight[:count], bias[:count], hits, place[hits], dtype)
+        row = torch.where(is_hit, place, count + torch.searchsorted(others, targets))
+        true = (hidden * F.embedding(row, weight)).sum(-1) + bias[row]  # its gradient is faster than weight[row]'s
+        return _ChunkedLoss.apply(hidden, true, weight[:count], bias[:count], place.where(is_hit, -1), dtype)

@@ -670,13 +670,16 @@ def test_trackers_get_the_losses(text, tmp_path):
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_a_loss_that_is_no_number_stops_with_what_to_do(text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pretrain.Run, "train_step", lambda *_: (math.nan, 1.0))
-    assert pretrain.main(arguments(text, tmp_path)) == 2
-    message = capsys.readouterr().err
-    assert "training diverged" in message
-    assert "--learning_rate" in message
-    assert not (tmp_path / "model.safetensors").exists()
+def test_a_loss_that_is_no_number_stops_the_run_before_anything_is_saved(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pretrain.Run, "train_step", lambda *_: torch.tensor([math.nan, 1.0]))
+    for save_steps in (3, 0):  # a checkpoint is due before an entry of the history; neither is
+        more = ("--save_steps", save_steps, "--logging_steps", 50)
+        assert pretrain.main(arguments(text, tmp_path, *more)) == 2
+        message = capsys.readouterr().err
+        assert "training diverged at step 1:" in message
+        assert "--learning_rate" in message
+        assert not list(tmp_path.glob("checkpoint-*"))
+        assert not (tmp_path / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(

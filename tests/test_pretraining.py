@@ -1,6 +1,7 @@
 """ElmoForPreTraining: two language models that see one side each, a softmax for both, and what is made of them."""
 
 import copy
+import itertools
 import json
 import math
 import shutil
@@ -343,12 +344,29 @@ def test_substitutes_do_not_depend_on_the_word_that_is_there(model, tokenizer):
     assert sum(substitute.probability for substitute in everything) == pytest.approx(1, abs=1e-5)
 
 
-def test_substitutes_are_the_words_of_the_highest_product(model, tokenizer):
+@pytest.mark.parametrize("divide_by_prior", [True, False])
+def test_substitutes_have_the_highest_product_over_their_frequency_or_by_itself(divide_by_prior, model, tokenizer):
     words = SENTENCES[0]
     output = model(**encode(tokenizer, [words]))
     joint = output.forward_logits[0, 3].log_softmax(-1) + output.backward_logits[0, 5].log_softmax(-1)
-    best = tokenizer.convert_ids_to_tokens(int(joint[4:].argmax()) + 4)
-    assert model.substitutes(words, 3, tokenizer, count=1)[0].word == best
+    frequency = torch.log1p(1 / torch.arange(4, len(tokenizer))) / math.log(len(tokenizer))
+    expected, ids = (joint[4:] - divide_by_prior * frequency.log()).softmax(0).sort(descending=True)
+    found = model.substitutes(words, 3, tokenizer, count=1000, divide_by_prior=divide_by_prior)
+    assert [substitute.word for substitute in found] == tokenizer.convert_ids_to_tokens((ids + 4).tolist())
+    assert [substitute.probability for substitute in found] == pytest.approx(expected.tolist(), abs=TOLERANCE)
+    few = model.substitutes(words, 3, tokenizer, count=2, divide_by_prior=divide_by_prior)
+    assert few == found[:2]
+    assert sum(substitute.probability for substitute in few) < 1
+
+
+def test_dividing_by_the_prior_moves_no_word_above_a_rarer_one(model, tokenizer):
+    orders = []
+    for divide_by_prior in (False, True):
+        found = model.substitutes(SENTENCES[0], 3, tokenizer, count=1000, divide_by_prior=divide_by_prior)
+        orders.append([substitute.word for substitute in found])
+    for frequent, rare in itertools.combinations(WORDS, 2):  # in the order of the vocabulary
+        if orders[0].index(rare) < orders[0].index(frequent):
+            assert orders[1].index(rare) < orders[1].index(frequent)
 
 
 @pytest.mark.parametrize("position", [-1, 8])
@@ -456,12 +474,16 @@ def test_ctrl_c_in_the_score_command_does_not_deny_the_lines_that_it_printed(fol
     assert result.stderr == "interrupted: the sentences after these were not scored\n"
 
 
-def test_the_substitutes_command_lists_words(folder):
+def test_the_substitutes_command_lists_words(folder, model, tokenizer):
     arguments = ["substitutes", "the [bank] of the river .", "--model", folder, "--count", "3"]
     lines = CliRunner().invoke(app, arguments).stdout.splitlines()
     assert len(lines) == 3
     assert all(line.split("\t")[1] in WORDS for line in lines)
     assert json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout.splitlines()[0])["probability"] > 0
+    for options in ([], ["--plain-product"]):
+        lines = CliRunner().invoke(app, [*arguments, *options]).stdout.splitlines()
+        found = model.substitutes("the bank of the river .".split(), 1, tokenizer, 3, divide_by_prior=not options)
+        assert [line.split("\t")[1] for line in lines] == [substitute.word for substitute in found]
 
 
 @pytest.mark.parametrize("sentence", ["the bank", "the [ ] of", "[a] [b]", "[a", "a]"])

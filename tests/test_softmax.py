@@ -116,7 +116,7 @@ def test_rows_that_other_processes_predict_get_gradients_of_zero(hidden, targets
     negatives = draw_negatives(VOCABULARY, 10)
     everyones = torch.cat([targets, torch.arange(1, VOCABULARY)])
     alone = softmax.loss(hidden, targets, negatives)
-    together = softmax.loss(hidden, targets, negatives._replace(targets=everyones))
+    together = softmax.loss(hidden, targets, negatives.including(everyones))
     torch.testing.assert_close(together, alone)
     together.backward()
     assert len(softmax.weight.grad.coalesce().indices()[0]) == VOCABULARY - 1

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
 from modeling_elmo import ElmoTokenizer
+from modeling_elmo.bilm_elmo import Packing, pack
 from modeling_elmo.corpus import Corpus, translate_errors
 from modeling_elmo.files import ElmoError
 
@@ -194,25 +195,31 @@ class Window(NamedTuple):
 
     char_ids: (U, C), the distinct words. word_index: (2, B, T), the row of `char_ids` of each word that each language
     model reads. labels: (2, B, T), the ids they predict, -100 where a lane has ended. segments: (B, T), how often the
-    states of the lane have been reset in the window up to a word; None if they never are.
+    states of the lane have been reset in the window up to a word; None if they never are. packing: the words in the
+    order in which the LSTMs read them; None where all lanes have ended.
     """
 
     char_ids: Tensor
     word_index: Tensor
     labels: Tensor
     segments: Tensor | None = None
+    packing: Packing | None = None
 
     @property
     def predictions(self) -> int:
         """Return the number of predictions of each language model."""
         return int((self.labels[0] != IGNORED).sum())
 
-    def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
+    def with_packing(self) -> "Window":
+        """Add what a model on another device than the CPU would have to wait for."""
+        return self._replace(packing=pack(self.labels[0] != IGNORED, self.segments) if self.predictions else None)
+
+    def model_inputs(self, device: torch.device) -> dict[str, Any]:
         """Return the arguments of the model, on a device."""
         mask = self.labels[0] != IGNORED  # lanes that have ended keep their states
         mask |= ~mask.any()  # a window in which all have ended reads padding
         inputs = {**self._asdict(), "attention_mask": mask}
-        return {name: value.to(device) for name, value in inputs.items() if value is not None}
+        return {name: value.to(device, non_blocking=True) for name, value in inputs.items() if value is not None}
 
 
 class Step(NamedTuple):
@@ -327,7 +334,7 @@ class LaneWindows(IterableDataset):
                 tokens = [tokens for _, tokens in lines[start : start + self.lanes]]
                 window = encode_window(tokens, self.reader.tokenizer)
                 segments = None if self.reader.reset_states == "never" else window.segments
-                windows.append(window._replace(segments=segments))
+                windows.append(window._replace(segments=segments).with_packing())
             places = [piece and piece.place for piece in self.pieces]
             waiting = [piece.place for piece in self.waiting]
             yield Step(windows, predictions, Position(*self.next_block, places, waiting))
@@ -378,14 +385,18 @@ class LaneWindows(IterableDataset):
 
 
 @contextmanager
-def prefetch(windows: LaneWindows, workers: int) -> Iterator[Iterator[Step]]:
-    """Yield an iterator over steps, which a process prepares ahead (`workers` 1) or none does (0)."""
+def prefetch(windows: LaneWindows, workers: int, device: torch.device | None = None) -> Iterator[Iterator[Step]]:
+    """Yield an iterator over steps, which a process prepares ahead (`workers` 1) or none does (0).
+
+    For CUDA they are in pinned memory, from which copies run beside the computation.
+    """
     loader = DataLoader(
         windows,
         batch_size=None,
         num_workers=workers,
         prefetch_factor=PREFETCHED if workers else None,
         collate_fn=_keep,
+        pin_memory=device is not None and device.type == "cuda",
         generator=torch.Generator(),  # not torch's global one, whose state is part of a checkpoint
         worker_init_fn=_ignore_signals,
     )

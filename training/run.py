@@ -100,7 +100,7 @@ def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch
     vectors = [parameter for parameter in model.elmo.parameters() if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     softmax_class = torch.optim.SparseAdam if model.softmax.sparse else torch.optim.Adam
-    return [torch.optim.AdamW(groups, rate), softmax_class(model.softmax.parameters(), rate)]
+    return [torch.optim.AdamW(groups, rate, fused=True), softmax_class(model.softmax.parameters(), rate)]
 
 
 def format_duration(seconds: float) -> str:
@@ -177,38 +177,38 @@ class Run:
             self.accelerator.process_index,
             self.accelerator.num_processes,
         )
-        recent: list[tuple[float, ...]] = []
+        losses: list[Tensor] = []  # of the steps since the last entry of the history
+        recent: list[tuple[int, float]] = []  # their predictions and seconds
         must_stop = False
         saved_at = self.step
         bar = self._progress_bar(desc="Training", unit=" steps", total=self.max_steps, initial=self.step)
-        with bar, prefetch(lanes, settings.workers) as steps:
+        with bar, prefetch(lanes, settings.workers, self.accelerator.device) as steps:
             while self.step < self.max_steps or settings.max_steps <= 0:
                 begun = time.perf_counter()
                 step = next(steps, None)  # None in all processes at once
                 must_stop = self._must_stop()
                 if must_stop or step is None:
                     break
-                forward, backward = self.train_step(step)
-                if not math.isfinite(forward + backward):
-                    raise ElmoError(
-                        f"training diverged at step {self.step + 1}: resume from the last checkpoint with a lower "
-                        "--learning_rate or --max_grad_norm"
-                    )
-                elapsed = time.perf_counter() - begun
+                losses.append(self.train_step(step))
                 self.step += 1
+                must_log = self.step % settings.logging_steps == 0
+                must_save = settings.save_steps > 0 and self.step % settings.save_steps == 0
+                values = self._read_losses(losses) if must_log or must_save else []
+                elapsed = time.perf_counter() - begun
                 self._set_learning_rate()
                 self.predictions += step.predictions
                 self.seconds += elapsed
-                recent.append((forward, backward, step.predictions, elapsed))
+                recent.append((step.predictions, elapsed))
                 bar.update()
-                if self.step % settings.logging_steps == 0:
-                    self._log(recent)
-                    recent = []
+                if must_log:
+                    self._log(values, recent)
+                    losses, recent = [], []
                 if settings.eval_steps and self.step % settings.eval_steps == 0 and self.step < self.max_steps:
                     self.evaluate()
-                if settings.save_steps and self.step % settings.save_steps == 0:
+                if must_save:
                     self.save()
                     saved_at = self.step
+        self._read_losses(losses)
         # Save at the end too: the last evaluation may take long, or be interrupted.
         if saved_at != self.step and (must_stop or settings.save_steps):
             self.save()
@@ -232,8 +232,21 @@ class Run:
         own = torch.tensor(self.stop_signal is not None, dtype=torch.long, device=self.accelerator.device)
         return bool(self.accelerator.reduce(own, reduction="sum"))
 
-    def train_step(self, step: Step) -> tuple[float, float]:
-        """Make one update. Return the forward and the backward loss, means over the predictions of all processes."""
+    def _read_losses(self, losses: list[Tensor]) -> list[list[float]]:
+        """Return the losses of the latest steps, means over all processes. This waits for the device."""
+        if not losses:
+            return []
+        values = self.accelerator.reduce(torch.stack(losses), reduction="mean").tolist()
+        for number, pair in enumerate(values, self.step - len(values) + 1):
+            if not math.isfinite(sum(pair)):
+                raise ElmoError(
+                    f"training diverged at step {number}: resume from the last checkpoint with a lower "
+                    "--learning_rate or --max_grad_norm"
+                )
+        return values
+
+    def train_step(self, step: Step) -> Tensor:
+        """Make one update. Return the forward and the backward loss, to be averaged over all processes."""
         accelerator, device = self.accelerator, self.accelerator.device
         windows = step.windows
         negatives = self._sample_negatives(windows)
@@ -256,19 +269,18 @@ class Run:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        forward, backward = accelerator.reduce(losses, reduction="mean").tolist()
-        return forward, backward
+        return losses
 
     def _sample_negatives(self, windows: list[Window]) -> Negatives | None:
         """Draw the same sample in every process, from seed and step, and add the words that any of them predicts."""
+        if not self.model.softmax.sparse:
+            return None
+        targets = torch.cat([window.labels.flatten() for window in windows]).unique()
+        if self.accelerator.num_processes > 1:
+            padded = self.accelerator.pad_across_processes(targets.to(self.accelerator.device), pad_index=IGNORED)
+            targets = self.accelerator.gather(padded).cpu()
         generator = torch.Generator().manual_seed((self.settings.seed << 32) + self.step)
-        negatives = self.model.draw_negatives(generator)
-        if negatives is None or self.accelerator.num_processes == 1:
-            return negatives
-        targets = torch.cat([window.labels.flatten() for window in windows]).unique().to(self.accelerator.device)
-        padded = self.accelerator.pad_across_processes(targets, pad_index=IGNORED)
-        gathered = self.accelerator.gather(padded)
-        return negatives._replace(targets=gathered[gathered != IGNORED].unique())
+        return self.model.draw_negatives(generator, targets[targets != IGNORED])
 
     def _share_softmax_gradients(self) -> None:
         """Average over processes. All have sampled the same rows, so only values are exchanged."""
@@ -297,9 +309,10 @@ class Run:
         for value in values:
             value.mul_(factor)
 
-    def _log(self, recent: list[tuple[float, ...]]) -> None:
+    def _log(self, losses: list[list[float]], recent: list[tuple[int, float]]) -> None:
         """Record the mean losses and the speed of the latest steps."""
-        forward, backward, words, seconds = np.mean(recent, axis=0).tolist()
+        forward, backward = np.mean(losses, axis=0).tolist()
+        words, seconds = np.mean(recent, axis=0).tolist()
         speed = words / seconds
         self._record(
             train_loss=(forward + backward) / 2,
@@ -346,13 +359,13 @@ class Run:
         totals = torch.zeros(4, dtype=torch.float64)
         states: States | None = None
         begun = time.perf_counter()
-        with self._evaluation_progress() as advance, prefetch(lanes, settings.workers) as steps:
+        with self._evaluation_progress() as advance, prefetch(lanes, settings.workers, accelerator.device) as steps:
             for step in steps:
                 (window,) = step.windows
                 output = self.model(**window.model_inputs(accelerator.device), states=states, num_items_in_batch=1)
                 states = carry_on(window, states, output.states)
                 unknown = (window.labels[0] == self.tokenizer.unk_token_id).sum()
-                losses = (output.forward_loss.item(), output.backward_loss.item())
+                losses = torch.stack([output.forward_loss, output.backward_loss]).tolist()
                 totals += torch.tensor([*losses, window.predictions, unknown])
                 advance(step.predictions)
         self.model.train()
