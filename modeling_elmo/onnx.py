@@ -46,7 +46,8 @@ def load_exportable(folder: StrPath) -> Any:
 def export_program(model: ElmoPreTrainedModel) -> torch.export.ExportedProgram:
     """Export a model as a program of those of the tokenizer's outputs that it reads, for any batch and length.
 
-    They are `char_ids` and `attention_mask`, with word vectors `input_ids` too, for pairs `token_type_ids`.
+    They are `char_ids` and `attention_mask`, with word vectors `input_ids` too, for pairs `token_type_ids`. The program
+    of a biLM takes them by place, that of a task model by name.
     """
     return _export(model, traceable(model))
 
@@ -59,7 +60,10 @@ def _export(model: ElmoPreTrainedModel, form: TraceableElmo | TraceableTask) -> 
         inputs[name] = torch.ones(shape, dtype=torch.long)
         sizes[name] = dict(enumerate(dims))
     inputs["char_ids"] = torch.ones(*shape, model.config.max_characters_per_token, dtype=torch.long)
-    return torch.export.export(form, (), inputs, dynamic_shapes=sizes, strict=False)
+    by_place: tuple[torch.Tensor, ...] = ()
+    if isinstance(form, TraceableElmo):
+        by_place, inputs = tuple(inputs.values()), {}
+    return torch.export.export(form, by_place, inputs, dynamic_shapes=sizes, strict=False)
 
 
 def _dims(model: ElmoPreTrainedModel) -> list[torch.export.Dim]:

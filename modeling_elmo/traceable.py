@@ -117,7 +117,7 @@ class TraceableElmo(nn.Module):
         super().__init__()
         if model.config.word_embedding_dim:
             raise ElmoError(
-                "a biLM with word embeddings, as of ELMoForManyLangs, cannot be exported: the graph reads only characters"
+                "a biLM with word embeddings (ELMoForManyLangs) cannot be exported: the graph reads only characters"
             )
         self.model = plain_copy(model)
 
