@@ -46,8 +46,8 @@ def load_exportable(folder: StrPath) -> Any:
 def export_program(model: ElmoPreTrainedModel) -> torch.export.ExportedProgram:
     """Export a model as a program of those of the tokenizer's outputs that it reads, for any batch and length.
 
-    They are `char_ids` and `attention_mask`, with word vectors `input_ids` too, for pairs `token_type_ids`. The program
-    of a biLM takes them by place, that of a task model by name.
+    They are `char_ids` and `attention_mask`, with word vectors `input_ids` too, for pairs `token_type_ids`. The
+    program of a biLM takes them by place, that of a task model by name.
     """
     return _export(model, traceable(model))
 
