@@ -36,8 +36,9 @@ def load_exportable(folder: StrPath) -> Any:
     Of a pretrained model with its softmax this is the biLM.
     """
     name = (model_config(folder).get("architectures") or [ElmoModel.__name__])[0]
-    classes = {kind.__name__: kind for kind in (ElmoModel, *TASK_OUTPUTS)}
-    classes[ElmoForPreTraining.__name__] = ElmoModel
+    classes: dict[str, type] = {kind.__name__: kind for kind in TASK_OUTPUTS}
+    for kind in (ElmoModel, ElmoForPreTraining):
+        classes[kind.__name__] = ElmoModel
     if name not in classes:
         raise ElmoError(f"{folder}: {name} cannot be exported; the model must be one of {', '.join(classes)}")
     return load_folder(folder, classes[name])[0]

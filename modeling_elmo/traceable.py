@@ -165,6 +165,7 @@ def _read(
 ) -> list[Tensor]:
     """Compute every layer of one language model: words (T, B, P), mask (T, B) -> L x (T, B, P)."""
     outputs: list[Tensor] = []
+    layer: Any
     for layer in language_model.layers:
         step, sizes = _bilm_step(layer), layer.projection.weight.shape
         output = run_recurrence(step, layer.input_gates(words), mask, sizes, reverse, begins)
@@ -242,8 +243,9 @@ def scan_log_marginals(emissions: Tensor, mask: Tensor, scores: Scores) -> Tenso
         preceding = torch.logsumexp(scores.transitions + (emission + beta)[:, None], dim=2)
         return torch.where(keep, preceding, beta), beta.clone()
 
-    _, prefixes = scan(forward, torch.zeros_like(by_position[0]), (by_position, is_word, is_first), dim=0)
-    ends = torch.zeros_like(by_position[0]) + scores.ends
+    zeros = emissions.new_zeros(emissions.shape[0], emissions.shape[2])
+    _, prefixes = scan(forward, zeros, (by_position, is_word, is_first), dim=0)
+    ends = zeros + scores.ends
     _, suffixes = scan(backward, ends, (by_position, is_word), dim=0, reverse=True)
     return torch.log_softmax(prefixes + suffixes, dim=-1).transpose(0, 1)
 
@@ -327,7 +329,7 @@ def traceable(model: nn.Module) -> TraceableElmo | TraceableTask:
     """Return the form of a model that can be traced."""
     if type(model) is ElmoModel:
         return TraceableElmo(model)
-    if type(model) in TASK_OUTPUTS:
+    if isinstance(model, ElmoTaskModel) and type(model) in TASK_OUTPUTS:
         return TraceableTask(model)
-    names = ", ".join(kind.__name__ for kind in (ElmoModel, *TASK_OUTPUTS))
-    raise ElmoError(f"{type(model).__name__} cannot be exported; it must be one of {names}")
+    names = [ElmoModel.__name__, *(kind.__name__ for kind in TASK_OUTPUTS)]
+    raise ElmoError(f"{type(model).__name__} cannot be exported; the model must be one of {', '.join(names)}")
