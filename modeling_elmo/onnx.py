@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .files import ElmoError, StrPath, atomic_write, load_folder, model_config, require
+from .files import ElmoError, StrPath, atomic_write, find_model, load_folder, model_config, require
 from .modeling_elmo import (
     ElmoForMultipleChoice,
     ElmoForPreTraining,
@@ -35,6 +35,7 @@ def load_exportable(folder: StrPath) -> Any:
 
     Of a pretrained model with its softmax this is the biLM.
     """
+    folder = find_model(folder)
     name = (model_config(folder).get("architectures") or [ElmoModel.__name__])[0]
     classes: dict[str, type] = {kind.__name__: kind for kind in TASK_OUTPUTS}
     for kind in (ElmoModel, ElmoForPreTraining):
