@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .files import ElmoError, StrPath, atomic_write, find_model, load_folder, model_config, require
+from .files import ElmoError, StrPath, atomic_write, require
+from .loading import architecture_of, find_model, load_folder, read_config
 from .modeling_elmo import (
     ElmoForMultipleChoice,
     ElmoForPreTraining,
@@ -16,8 +17,8 @@ from .modeling_elmo import (
 )
 from .traceable import TASK_OUTPUTS, TraceableElmo, TraceableTask, traceable
 
-# Sizes of the inputs of an exported program, which ONNX does not keep. A pair has at least its four markers.
-LARGEST_BATCH, MOST_CHOICES, LONGEST_TEXT, SHORTEST_PAIR = 4096, 4096, 65_536, 4
+# Sizes of the inputs of an exported program, which ONNX does not keep. A text has two markers.
+LARGEST_BATCH, MOST_CHOICES, LONGEST_TEXT, SHORTEST_PAIR = 4096, 4096, 65_536, 3
 
 # Whose logits are of the config's labels.
 LABELLED = (ElmoForSequenceClassification, ElmoForTokenClassification)
@@ -36,7 +37,7 @@ def load_exportable(folder: StrPath) -> Any:
     Of a pretrained model with its softmax this is the biLM.
     """
     folder = find_model(folder)
-    name = (model_config(folder).get("architectures") or [ElmoModel.__name__])[0]
+    name = architecture_of(read_config(folder)) or ElmoModel.__name__
     classes: dict[str, type] = {kind.__name__: kind for kind in TASK_OUTPUTS}
     for kind in (ElmoModel, ElmoForPreTraining):
         classes[kind.__name__] = ElmoModel
@@ -56,7 +57,7 @@ def export_program(model: ElmoPreTrainedModel) -> torch.export.ExportedProgram:
 
 def _export(model: ElmoPreTrainedModel, form: TraceableElmo | TraceableTask) -> torch.export.ExportedProgram:
     dims = _dims(model)
-    shape = [*range(2, 1 + len(dims)), SHORTEST_PAIR]
+    shape = [*range(2, 1 + len(dims)), 5]  # all different, so that none is taken for another
     inputs, sizes = {}, {}
     for name in form.input_names:
         inputs[name] = torch.ones(shape, dtype=torch.long)

@@ -43,14 +43,16 @@ CHOICES = 2
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-6}
 
 HEADS = {
-    "bcn": (ElmoForSequenceClassification, {}),
+    "pooled": (ElmoForSequenceClassification, {"sequence_encoder": "pooled"}),
+    "pooled-single": (ElmoForSequenceClassification, {"sequence_encoder": "pooled"}),
+    "bcn": (ElmoForSequenceClassification, {"sequence_encoder": "bcn"}),
     "esim": (ElmoForSequenceClassification, {"sequence_encoder": "esim"}),
     "crf": (ElmoForTokenClassification, {"tag_scheme": "BIO"}),
     "tagger": (ElmoForTokenClassification, {"use_crf": False}),
     "reader": (ElmoForQuestionAnswering, {}),
     "choice": (ElmoForMultipleChoice, {}),
 }
-SINGLE_TEXT = ("bcn", "crf", "tagger")
+SINGLE_TEXT = ("pooled-single", "bcn", "crf", "tagger")
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,7 @@ def test_a_pair_in_a_traceable_form_is_two_sentences_to_the_bilm(tokenizer):
 
 # Few layers: every recurrence is a graph of its own, which takes a second to export.
 EXPORTED = {
+    "pooled": {"elmo_placement": "output", "num_hidden_layers": 1, "word_vector_dim": 5},
     "bcn": {"elmo_placement": "none", "word_vector_dim": 5, "head_char_filters": 0},
     "esim": {"elmo_placement": "input", "num_hidden_layers": 1},
     "crf": {"elmo_placement": "none", "word_vector_dim": 5, "head_layers": 1},
@@ -133,7 +136,7 @@ EXPORTED = {
 }
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", EXPORTED)
 def test_an_onnx_file_of_a_head_gives_its_logits_for_any_batch_and_length(head, tokenizer, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     model = build(head, **EXPORTED[head])
