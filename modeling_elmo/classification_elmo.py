@@ -150,8 +150,8 @@ class Esim(nn.Module):
         both = stack_words(first, second)
         mask = both.mask  # (2B, max(T, S))
         encoded = both.join_elmo(self.encoder(both.features, mask))
-        one, two = encoded.chunk(2)
-        mask_one, mask_two = mask.chunk(2)
+        one, two = encoded.tensor_split(2)
+        mask_one, mask_two = mask.tensor_split(2)
         scores = one @ two.transpose(1, 2)
         aligned_one = attend(scores, mask_two) @ two
         aligned_two = attend(scores.transpose(1, 2), mask_one) @ one
@@ -160,7 +160,7 @@ class Esim(nn.Module):
         reduced = F.relu(self.compare(compared))
         composed = self.composer(self.word_dropout(reduced), mask)
         largest, mean, _ = pooled(composed, mask)
-        pooled_one, pooled_two = torch.cat([mean, largest], dim=-1).chunk(2)
+        pooled_one, pooled_two = torch.cat([mean, largest], dim=-1).tensor_split(2)
         features = torch.cat([pooled_one, pooled_two], dim=-1)
         hidden = torch.tanh(self.hidden(self.dropout(features)))
         return self.output(self.dropout(hidden))

@@ -380,26 +380,28 @@ def onnx(
     int8: Annotated[bool, typer.Option("--int8", help="Store matrices in 8 bits: smaller, less exact.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a model as an ONNX file, for any number of sentences of any length.
+    """Write a model, with its task layers, as an ONNX file for any number of texts of any length.
 
-    Its inputs are the tokenizer's `char_ids` and `attention_mask`, its outputs `last_hidden_state` and `layers`
-    (sentences, layers, words, numbers).
+    Its inputs are those of the tokenizer's outputs that the model reads: `char_ids` and `attention_mask`, `input_ids`
+    for word vectors, `token_type_ids` for pairs. Its outputs are the `logits` of sequence classification, tagging and
+    multiple choice, the `start_logits` and `end_logits` of question answering, and otherwise the biLM's
+    `last_hidden_state` and `layers` (texts, layers, words, numbers). Semantic roles and coreference are refused.
 
     \b
-    Example:
+    Examples:
       elmo onnx my-elmo my-elmo.onnx
+      elmo onnx my-tagger my-tagger.onnx --int8
     """
     with command_errors():
-        from transformers import AutoModel
-
         from .files import check_output_file
-        from .loading import load_folder
-        from .onnx import export_onnx
+        from .onnx import describe_graph, export_onnx, load_exportable
 
         check_output_file(output, overwrite)
-        loaded, _ = load_folder(model, AutoModel)
-        export_onnx(loaded, output, int8)
+        loaded = load_exportable(model)
+        graph = export_onnx(loaded, output, int8)
     typer.echo(f"Wrote {output} ({output.stat().st_size / 1e6:,.1f} MB)")
+    for line in describe_graph(loaded, graph, int8):
+        typer.echo(f"  {line}")
 
 
 # ------------------------------------------------------------------ the scripts of training/ and hub_upload.py

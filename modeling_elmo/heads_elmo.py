@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 from transformers import initialization as init
 
 from .bilm_elmo import (
@@ -76,13 +75,19 @@ class Words(NamedTuple):
         return spread(values[self.mask], self.chosen, fill)
 
 
+def _pad_words(values: Tensor, longest: int) -> Tensor:
+    """Pad with zeros: (B, T, ...) -> (B, longest, ...)."""
+    return F.pad(values, (0, 0) * (values.ndim - 2) + (0, longest - values.shape[1]))
+
+
 def stack_words(first: Words, second: Words) -> Words:
     """Stack two texts of T and S words as one batch (2B, max(T, S), ...), padding the shorter."""
     stacked: list[Any] = []
     for one, two in zip(first, second, strict=True):
         both = None
         if one is not None and two is not None:
-            both = pad_sequence([*one, *two], batch_first=True)
+            longest = max(one.shape[1], two.shape[1])
+            both = torch.cat([_pad_words(one, longest), _pad_words(two, longest)])
         stacked.append(both)
     return Words(*stacked)
 
@@ -229,10 +234,10 @@ class LayerMix(nn.Module):
         if self.how == "scalar":
             self.scalar = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
 
-    def forward(self, layers: Sequence[Tensor]) -> Tensor:
-        """Mix the layers of real words, each (N, 2P) -> (N, 2P)."""
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """Mix layers, each (..., 2P) -> (..., 2P). Without a mask (...) they are of real words alone."""
         if self.scalar is not None:
-            return self.scalar(layers)
+            return self.scalar(layers, mask)
         if self.how == "average":
             return torch.stack(list(layers)).mean(0)
         return layers[-1]

@@ -63,10 +63,27 @@ def model_digests(folder: StrPath) -> dict[str, str]:
     return digests
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the config.json of a model folder; refuse any other folder."""
+    config_file = folder / "config.json"
+    if not config_file.is_file():
+        raise ElmoError(f"{folder}: not a model folder: config.json is missing")
+    config = read_json(config_file)
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if model_type != "elmo":
+        raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
+    return config
+
+
+def architecture_of(config: dict[str, Any]) -> Any:
+    """Return the name of the class that a folder was saved from, None if its config.json does not say."""
+    names = config.get("architectures")
+    return names[0] if isinstance(names, list) and names else None
+
+
 def check_kind(folder: StrPath, config: dict[str, Any], class_name: str) -> None:
     """Refuse a folder whose model is of another kind than is to be loaded; any with a biLM is one of `ElmoModel`."""
-    names = config.get("architectures")
-    held = names[0] if isinstance(names, list) and names else None
+    held = architecture_of(config)
     needed = class_name.replace("AutoModelFor", "ElmoFor").replace("AutoModel", "ElmoModel")
     if held not in MODEL_KINDS or held == needed:
         return
@@ -103,17 +120,11 @@ def load_folder(
 ) -> tuple[Any, ElmoTokenizer]:
     """Load a model, in eval mode, and its tokenizer, by anything `find_model` takes; refuse `missing` weights, say."""
     folder = find_model(folder)
-    config_file = folder / "config.json"
-    if not config_file.is_file():
-        raise ElmoError(f"{folder}: not a model folder: config.json is missing")
-    config = read_json(config_file)
-    model_type = config.get("model_type") if isinstance(config, dict) else None
-    if model_type != "elmo":
-        raise ElmoError(f"{folder}: expected a model of type 'elmo', got {model_type!r}")
+    config = read_config(folder)
     try:
         sizes = ElmoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, StrictDataclassError) as error:
-        raise ElmoError(f"{config_file}: {first_line(error.__cause__ or error)}") from error
+        raise ElmoError(f"{folder / 'config.json'}: {first_line(error.__cause__ or error)}") from error
     check_kind(folder, config, auto_class.__name__)
     options = {"local_files_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:

@@ -1,129 +1,97 @@
-"""Export ELMo as one graph, by `torch.export` or to ONNX, for any number of sentences of any number of words.
+"""Export ELMo or a task model as one graph, by `torch.export` or to ONNX, for any number of texts of any length."""
 
-The model itself packs words, looks up distinct ones and caches vectors, which no graph can do. `TraceableElmo`
-computes the same vectors with plain tensors: the characters of every word, and the recurrence as a `scan` over the
-positions, in which padding leaves the states alone.
-
-Shapes: B batch, T words, C characters per word, P projection, M memory cells, L LSTM layers.
-"""
-
-import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch._higher_order_ops.scan import scan
 
 from .files import ElmoError, StrPath, atomic_write, require
-from .layers_elmo import ElmoLanguageModel
-from .modeling_elmo import ElmoModel
-from .recurrence_elmo import FORGET_BIAS, States
+from .loading import architecture_of, find_model, load_folder, read_config
+from .modeling_elmo import (
+    ElmoForMultipleChoice,
+    ElmoForPreTraining,
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+    ElmoModel,
+    ElmoPreTrainedModel,
+)
+from .traceable import TASK_OUTPUTS, TraceableElmo, TraceableTask, traceable
 
-# Of the inputs of an exported program; ONNX keeps no upper bound.
-LARGEST_BATCH, LONGEST_SENTENCE = 4096, 65_536
+# Sizes of the inputs of an exported program, which ONNX does not keep. A text has two markers.
+LARGEST_BATCH, MOST_CHOICES, LONGEST_TEXT, SHORTEST_PAIR = 4096, 4096, 65_536, 3
 
-
-class TraceableElmo(nn.Module):
-    """char_ids (B, T, C) and attention_mask (B, T) -> last_hidden_state (B, T, 2P), every layer (B, L + 1, T, 2P)."""
-
-    def __init__(self, model: ElmoModel) -> None:
-        super().__init__()
-        if model.config.word_embedding_dim:
-            raise ElmoError("a model with word embeddings cannot be exported: the graph reads only characters")
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)  # the original may still be trained
-
-    def forward(self, char_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        mask = attention_mask.bool()
-        words = self._encode_words(char_ids) * mask[..., None]
-        by_position, mask_by_position = words.transpose(0, 1), mask.transpose(0, 1)
-        forward = _read(self.model.forward_lm, by_position, mask_by_position, reverse=False)
-        backward = _read(self.model.backward_lm, by_position, mask_by_position, reverse=True)
-        layers = [torch.cat([words, words], dim=-1)]
-        for pair in zip(forward, backward, strict=True):
-            layers.append(torch.cat(pair, dim=-1).transpose(0, 1))
-        if self.model.scalar_mix is not None:
-            mixed = self.model.scalar_mix(layers, mask)
-        elif self.model.mix == "average":
-            mixed = torch.stack(layers).mean(0)
-        else:
-            mixed = layers[-1]
-        return mixed, torch.stack(layers, dim=1)
-
-    def _encode_words(self, char_ids: Tensor) -> Tensor:
-        """Compute context-free vectors: (B, T, C) -> (B, T, P)."""
-        encoder = self.model.char_encoder
-        embedded = encoder.char_embedding(char_ids.flatten(0, 1)).transpose(1, 2)
-        features = torch.cat([convolution(embedded).amax(-1) for convolution in encoder.convolutions], dim=-1)
-        features = encoder.activation(features)
-        for highway in encoder.highways:
-            features = highway(features)
-        if encoder.projection is not None:
-            features = encoder.projection(features)
-        return features.unflatten(0, char_ids.shape[:2])
+# Whose logits are of the config's labels.
+LABELLED = (ElmoForSequenceClassification, ElmoForTokenClassification)
 
 
-def _read(language_model: ElmoLanguageModel, words: Tensor, mask: Tensor, reverse: bool) -> list[Tensor]:
-    """Compute every layer of one language model: words (T, B, P), mask (T, B) -> L x (T, B, P)."""
-    outputs: list[Tensor] = []
-    for layer in language_model.layers:
-        output = _run_layer(layer, words, mask, reverse)
-        words = output + words if language_model.use_skip_connections and outputs else output
-        outputs.append(words)
-    return outputs
+class Graph(NamedTuple):
+    """The inputs and the outputs of an ONNX file: their shapes by their names."""
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
 
 
-def _run_layer(layer: Any, words: Tensor, mask: Tensor, reverse: bool) -> Tensor:
-    """Compute one LSTM layer as a scan: (T, B, P) -> (T, B, P)."""
-    gates = layer.input_gates(words)  # (T, B, 4M)
-    recurrent, projection = layer.recurrent_gates.weight, layer.projection.weight
-    cell_clip, projection_clip = layer.clips
+def load_exportable(folder: StrPath) -> Any:
+    """Load the model of a folder by the class that it was saved from; refuse one that cannot be exported.
 
-    def step(states: States, inputs: tuple[Tensor, Tensor]) -> tuple[States, Tensor]:
-        hidden, cell = states
-        input_gates, is_word = inputs[0], inputs[1][:, None]
-        i, j, f, o = (input_gates + hidden @ recurrent.T).chunk(4, dim=-1)
-        new_cell = torch.sigmoid(f + FORGET_BIAS) * cell + torch.sigmoid(i) * torch.tanh(j)
-        if cell_clip is not None:
-            new_cell = new_cell.clamp(-cell_clip, cell_clip)
-        new_hidden = (torch.sigmoid(o) * torch.tanh(new_cell)) @ projection.T
-        if projection_clip is not None:
-            new_hidden = new_hidden.clamp(-projection_clip, projection_clip)
-        new_states = torch.where(is_word, new_hidden, hidden), torch.where(is_word, new_cell, cell)
-        return new_states, new_hidden * is_word
-
-    projection_size, cell_size = projection.shape
-    zeros = gates.new_zeros(gates.shape[1], projection_size), gates.new_zeros(gates.shape[1], cell_size)
-    _, output = scan(step, zeros, (gates, mask), dim=0, reverse=reverse)
-    return output
+    Of a pretrained model with its softmax this is the biLM.
+    """
+    folder = find_model(folder)
+    name = architecture_of(read_config(folder)) or ElmoModel.__name__
+    classes: dict[str, type] = {kind.__name__: kind for kind in TASK_OUTPUTS}
+    for kind in (ElmoModel, ElmoForPreTraining):
+        classes[kind.__name__] = ElmoModel
+    if name not in classes:
+        raise ElmoError(f"{folder}: {name} cannot be exported; the model must be one of {', '.join(classes)}")
+    return load_folder(folder, classes[name])[0]
 
 
-def export_program(model: ElmoModel) -> torch.export.ExportedProgram:
-    """Export a model as a program of `char_ids` and `attention_mask`, for any batch and length."""
-    char_ids = torch.ones(2, 3, model.config.max_characters_per_token, dtype=torch.long)
-    attention_mask = torch.ones(2, 3, dtype=torch.long)
-    sizes = {
-        0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH),
-        1: torch.export.Dim("words", min=1, max=LONGEST_SENTENCE),
-    }
-    return torch.export.export(
-        TraceableElmo(model),
-        (char_ids, attention_mask),
-        dynamic_shapes={"char_ids": sizes, "attention_mask": sizes},
-        strict=False,
-    )
+def export_program(model: ElmoPreTrainedModel) -> torch.export.ExportedProgram:
+    """Export a model as a program of those of the tokenizer's outputs that it reads, for any batch and length.
+
+    They are `char_ids` and `attention_mask`, with word vectors `input_ids` too, for pairs `token_type_ids`. The
+    program of a biLM takes them by place, that of a task model by name.
+    """
+    return _export(model, traceable(model))
 
 
-def export_onnx(model: ElmoModel, path: StrPath, int8: bool = False) -> None:
-    """Write an ONNX file with the inputs `char_ids`, `attention_mask` and the outputs `last_hidden_state`, `layers`.
+def _export(model: ElmoPreTrainedModel, form: TraceableElmo | TraceableTask) -> torch.export.ExportedProgram:
+    dims = _dims(model)
+    shape = [*range(2, 1 + len(dims)), 5]  # all different, so that none is taken for another
+    inputs, sizes = {}, {}
+    for name in form.input_names:
+        inputs[name] = torch.ones(shape, dtype=torch.long)
+        sizes[name] = dict(enumerate(dims))
+    inputs["char_ids"] = torch.ones(*shape, model.config.max_characters_per_token, dtype=torch.long)
+    by_place: tuple[torch.Tensor, ...] = ()
+    if isinstance(form, TraceableElmo):
+        by_place, inputs = tuple(inputs.values()), {}
+    return torch.export.export(form, by_place, inputs, dynamic_shapes=sizes, strict=False)
 
-    With `int8`, matrices are stored in 8 bits and activations are quantised as they are computed: the file is smaller,
-    the vectors less exact.
+
+def _dims(model: ElmoPreTrainedModel) -> list[torch.export.Dim]:
+    """Return the dimensions of a model's inputs that may change; multiple choice has one for the choices."""
+    shortest = SHORTEST_PAIR if getattr(model, "texts_per_row", 1) == 2 else 1
+    dims = [torch.export.Dim("batch", min=1, max=LARGEST_BATCH)]
+    if isinstance(model, ElmoForMultipleChoice):
+        dims.append(torch.export.Dim("choices", min=1, max=MOST_CHOICES))
+    return [*dims, torch.export.Dim("words", min=shortest, max=LONGEST_TEXT)]
+
+
+def export_onnx(model: ElmoPreTrainedModel, path: StrPath, int8: bool = False) -> Graph:
+    """Write an ONNX file with the inputs of `export_program` and return what is in it.
+
+    The outputs are a task model's `logits`, or `start_logits` and `end_logits`; the biLM's `last_hidden_state` and
+    `layers`. With `int8`, matrices are stored in 8 bits and activations are quantised as they are computed: the file
+    is smaller, the numbers less exact.
     """
     for module in ("onnx", "onnxscript"):
         require(module, "onnx")
+    form = traceable(model)
+    axes: dict[str, Any] = dict.fromkeys(form.input_names)  # for their names alone
+    axes["char_ids"] = dict(enumerate(_dims(model)))  # the other inputs have the same
     program = torch.onnx.export(
-        export_program(model), dynamo=True, output_names=["last_hidden_state", "layers"], verbose=False
+        _export(model, form), dynamo=True, output_names=form.output_names, dynamic_shapes=axes, verbose=False
     )
     assert program is not None
     with atomic_write(path) as scratch:
@@ -131,6 +99,28 @@ def export_onnx(model: ElmoModel, path: StrPath, int8: bool = False) -> None:
             _quantise(program.model_proto, scratch)
         else:
             program.save(str(scratch), external_data=False)
+    graph = program.model.graph
+    return Graph(_shapes(graph.inputs), _shapes(graph.outputs))
+
+
+def describe_graph(model: ElmoPreTrainedModel, graph: Graph, int8: bool) -> list[str]:
+    """Say in lines what an ONNX file holds."""
+    precision = "matrices in 8 bits" if int8 else "float32"
+    lines = [f"{type(model).__name__}, {precision}"]
+    for place, shapes in zip(("inputs", "outputs"), graph, strict=True):
+        lines.append(f"{place}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()))
+    if type(model) in LABELLED:
+        labels = [model.config.id2label[number] for number in range(model.config.num_labels)]
+        lines.append(f"labels of the logits: {', '.join(labels)}")
+    return lines
+
+
+def _shapes(values: Any) -> dict[str, str]:
+    shapes = {}
+    for value in values:
+        sizes = [str(getattr(size, "value", size)) for size in value.shape]
+        shapes[value.name] = f"({', '.join(sizes)})"
+    return shapes
 
 
 def _quantise(model: Any, target: Path) -> None:

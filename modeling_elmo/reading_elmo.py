@@ -190,7 +190,7 @@ class ParagraphReader(nn.Module):
         # Both texts go through the GRU as one batch, which takes fewer steps.
         both = stack_words(question, context)
         encoded = self.encoder(self.dropout(both.features), both.mask)
-        question_words, context_words = self.dropout(both.join_elmo(encoded)).chunk(2)
+        question_words, context_words = self.dropout(both.join_elmo(encoded)).tensor_split(2)
         question_words = question_words[:, : question.mask.shape[1]]
         context_words = context_words[:, : context.mask.shape[1]]
         merged = self._attend_to_question(question_words, context_words, question.mask, context.mask)

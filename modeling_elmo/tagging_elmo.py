@@ -189,6 +189,8 @@ class ElmoTokenClassifierOutput(ModelOutput):
 class ElmoForTokenClassification(ElmoWordEncoder):
     """A label for each word: LSTMs over words and characters, and a CRF (Peters et al., 2017, 2018)."""
 
+    log_marginals = staticmethod(log_marginals)  # an export replaces its loop over words
+
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
@@ -232,7 +234,7 @@ class ElmoForTokenClassification(ElmoWordEncoder):
         if not self.training or labels is None:
             # Also for a loss on the logits in place of the labels', such as Trainer's with label smoothing.
             scores = restrict_to_scheme(scores, self.config, self.config.tag_scheme)
-            logits = log_marginals(emissions, text.mask, scores)
+            logits = self.log_marginals(emissions, text.mask, scores)
         if not self.training:
             best = best_labels(emissions, text.mask, scores)
             predictions = text.to_input(best, IGNORED)

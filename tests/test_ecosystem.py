@@ -23,7 +23,8 @@ from modeling_elmo import (
     ElmoTokenizer,
 )
 from modeling_elmo.cli import app
-from modeling_elmo.onnx import TraceableElmo, export_onnx, export_program
+from modeling_elmo.onnx import export_onnx, export_program
+from modeling_elmo.traceable import TraceableElmo
 
 SIZES = {"projection_dim": 16, "cell_dim": 32, "char_filters": [[1, 8], [3, 24]], "num_highway_layers": 1}
 SENTENCES = ["The bank lends money.", "We sat on the bank of the river, and read.", "Hello"]
