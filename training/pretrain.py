@@ -4,8 +4,8 @@
     accelerate launch -m training.pretrain mini --train_file text.txt --validation_file held.txt --output_dir runs/mini
     accelerate launch -m training.pretrain runs/mini.yaml --resume_from_checkpoint last
 
-The first argument is a recipe: a YAML file of the settings below, or the name of one in training/recipes (tiny, mini,
-small, original, english). Settings on the command line win. The result is a folder for `from_pretrained`.
+The first argument is a recipe: a YAML file of the settings below, or the name of one in training/recipes (tiny,
+low-resource, mini, small, original, english). Settings on the command line win. The result is a folder for `from_pretrained`.
 """
 
 import dataclasses
