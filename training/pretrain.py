@@ -5,7 +5,8 @@
     accelerate launch -m training.pretrain runs/mini.yaml --resume_from_checkpoint last
 
 The first argument is a recipe: a YAML file of the settings below, or the name of one in training/recipes (tiny,
-low-resource, mini, small, original, english). Settings on the command line win. The result is a folder for `from_pretrained`.
+low-resource, mini, small, original, english). Settings on the command line win. The result is a folder for
+`from_pretrained`.
 """
 
 import dataclasses
