@@ -1,5 +1,6 @@
 """Export ELMo or a task model as one graph, by `torch.export` or to ONNX, for any number of texts of any length."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,13 +128,26 @@ def _quantise(model: Any, target: Path) -> None:
     """Quantise matrix products, those of the recurrence included; convolutions, which lose most, stay as they are."""
     quantization = require("onnxruntime.quantization", "onnx")
     _remove_shapes(model.graph)
+    _separate_weights(model.graph)
     quantization.quantize_dynamic(
         model,
         target,
         weight_type=quantization.QuantType.QInt8,
         op_types_to_quantize=["MatMul", "Gemm"],
-        extra_options={"EnableSubgraph": True},
+        extra_options={"EnableSubgraph": True, "DefaultTensorType": require("onnx", "onnx").TensorProto.FLOAT},
     )
+
+
+def _separate_weights(graph: Any) -> None:
+    """Give each Gemm a weight of its own: the quantiser transposes it in its place, whatever else reads it."""
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    reads = Counter(name for node in graph.node for name in node.input)
+    for node in graph.node:
+        if node.op_type == "Gemm" and reads[node.input[1]] > 1 and node.input[1] in weights:
+            own = graph.initializer.add()
+            own.CopyFrom(weights[node.input[1]])
+            own.name = f"{own.name}.{node.name}"
+            node.input[1] = own.name
 
 
 def _remove_shapes(graph: Any) -> None:

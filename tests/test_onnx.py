@@ -22,7 +22,7 @@ from modeling_elmo import (
 from modeling_elmo.cli import app
 from modeling_elmo.files import ElmoError
 from modeling_elmo.heads_elmo import Words, stack_words
-from modeling_elmo.onnx import export_onnx, load_exportable
+from modeling_elmo.onnx import _quantise, export_onnx, load_exportable
 from modeling_elmo.traceable import traceable
 
 WORDS = ["the", "bank", "river", "money", "."]
@@ -41,6 +41,8 @@ SECOND = ["money .", "the river runs by a bank", "the"]
 CHOICES = 2
 # Sums of a few hundred float32 products in another order; relative where the scores of impossible labels are summed.
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-6}
+# Of probabilities, with random matrices of 8 bits.
+INT8_TOLERANCE = 0.15
 
 HEADS = {
     "pooled": (ElmoForSequenceClassification, {"sequence_encoder": "pooled"}),
@@ -142,6 +144,8 @@ def test_an_onnx_file_of_a_head_gives_its_logits_for_any_batch_and_length(head, 
     model = build(head, **EXPORTED[head])
     graph = export_onnx(model, tmp_path / "head.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "head.onnx")
+    _quantise(pytest.importorskip("onnx").load(tmp_path / "head.onnx"), tmp_path / "int8.onnx")
+    small = onnxruntime.InferenceSession(tmp_path / "int8.onnx")
     assert [value.name for value in session.get_outputs()] == list(graph.outputs)
     assert ("input_ids" in graph.inputs) == bool(model.config.word_vector_dim)
     assert ("token_type_ids" in graph.inputs) == (head not in SINGLE_TEXT)
@@ -149,9 +153,13 @@ def test_an_onnx_file_of_a_head_gives_its_logits_for_any_batch_and_length(head, 
         inputs = encode(tokenizer, head, rows, **options)
         with torch.no_grad():
             expected = model(**inputs)
-        found = session.run(None, {name: inputs[name].numpy() for name in graph.inputs})
-        for name, logits in zip(graph.outputs, found, strict=True):
+        arrays = {name: inputs[name].numpy() for name in graph.inputs}
+        for name, logits, rounded in zip(
+            graph.outputs, session.run(None, arrays), small.run(None, arrays), strict=True
+        ):
             np.testing.assert_allclose(logits, expected[name].numpy(), **TOLERANCE)
+            probabilities, wanted = torch.from_numpy(rounded).softmax(-1), expected[name].softmax(-1)
+            assert (probabilities - wanted).abs().max() < INT8_TOLERANCE
 
 
 def test_the_command_writes_the_head_of_a_folder_and_says_what_is_in_the_file(tokenizer, tmp_path):
