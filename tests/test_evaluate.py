@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from modeling_elmo import MINI, ElmoConfig, ElmoForPreTraining, ElmoTokenizer
@@ -315,8 +316,12 @@ def test_folders_without_a_comparison_are_refused(tmp_path, capsys):
 
 def test_a_bundled_model_is_half_as_large_without_code_and_loads_as_float32(folder, tmp_path, capsys):
     assert bundle.main([str(folder), "--output_dir", str(tmp_path / "mini")]) == 0
-    assert "the cosine of a vector before and after is 1.0000" in capsys.readouterr().out
+    assert "Before and after, the cosine of a vector is 1.0000" in capsys.readouterr().out
     made = tmp_path / "mini"
+    with safe_open(made / "model.safetensors", "pt") as weights:
+        kinds = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    assert {kinds.pop("softmax.weight")} == {"F8_E4M3"}
+    assert set(kinds.values()) == {"F16"}
     assert not list(made.glob("*.py"))
     sizes = [(path / "model.safetensors").stat().st_size for path in (folder, made)]
     assert sizes[1] < 0.7 * sizes[0]
@@ -324,6 +329,17 @@ def test_a_bundled_model_is_half_as_large_without_code_and_loads_as_float32(fold
     assert model.dtype == torch.float32
     assert len(tokenizer) == 4 + len(VOCABULARY)
     assert bundle.main([str(folder), "--output_dir", str(made)]) == 0  # replaces its own
+
+
+def test_a_softmax_that_8_bits_cannot_hold_is_refused(folder, tmp_path, capsys):
+    model, tokenizer = ElmoForPreTraining.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        model.softmax.weight[1] = 1e3  # the largest float8_e4m3fn is 448
+    model.save_pretrained(tmp_path / "small")
+    tokenizer.save_pretrained(tmp_path / "small")
+    assert bundle.main([str(tmp_path / "small"), "--output_dir", str(tmp_path / "mini")]) == bundle.BAD_INPUT
+    assert "8 bits change its scores" in capsys.readouterr().err
+    assert not (tmp_path / "mini").exists()
 
 
 def test_bundling_replaces_nothing_but_a_bundle(folder, tmp_path, capsys):
