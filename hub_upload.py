@@ -26,7 +26,16 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, first_line, read_json, report_interrupts, write_text
+from modeling_elmo.files import (
+    BAD_INPUT,
+    INTERRUPTED,
+    ElmoError,
+    disk_errors,
+    first_line,
+    read_json,
+    report_interrupts,
+    write_text,
+)
 
 if __name__ == "__main__":  # the imports that follow take seconds
     report_interrupts()
@@ -401,11 +410,12 @@ def share(arguments: argparse.Namespace, token: str | None) -> None:
         print(f"Not uploaded: {', '.join(sorted(ignored))}")
     with tempfile.TemporaryDirectory() as scratch:
         release = Path(scratch, "release")
-        tokenizer.save_pretrained(release)
-        model.save_pretrained(release)
-        (release / CARD_FILE).write_text(card, encoding="utf-8")
-        for path in copied:
-            copyfile(folder / path, release / path)
+        with disk_errors(release, sum(tensor.nbytes for tensor in model.state_dict().values())):
+            tokenizer.save_pretrained(release)
+            model.save_pretrained(release)
+            (release / CARD_FILE).write_text(card, encoding="utf-8")
+            for path in copied:
+                copyfile(folder / path, release / path)
         print(f"Checked: {check_release(folder, release, model, tokenizer)}\n")
         for file in sorted(release.iterdir()):
             print(f"{file.stat().st_size / 1e3:>12,.1f} kB  {file.name}")

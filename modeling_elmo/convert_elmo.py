@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from .card import conversion_card
 from .configuration_elmo import ElmoConfig
-from .files import ElmoError, StrPath, atomic_write, read_json, require
+from .files import ElmoError, StrPath, atomic_write, check_space, read_json, require
 from .loading import find_model, load_folder
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import CHARACTER_PADDING, ElmoTokenizer
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 # Padding, sentence begin and end, and the unknown word come first in a tokenizer's vocabulary.
 SPECIAL_WORDS = 4
+# What a dataset takes in an HDF5 file beside its numbers, at most.
+DATASET_BYTES = 1 << 12
 # Trained numbers hardly compress. A dataset of more than so many bytes, or a chunk of it, is not larger than this
 # many times what is stored.
 SMALL_DATASET = 1 << 20
@@ -384,11 +386,15 @@ def check_output(output_dir: StrPath, overwrite: bool, inputs: Iterable[Path], m
 
 
 @contextmanager
-def new_folder(output_dir: Path) -> Iterator[Path]:
-    """Yield a folder to fill that becomes `output_dir` when it is complete. On an error nothing is left or changed."""
+def new_folder(output_dir: Path, model: ElmoModel) -> Iterator[Path]:
+    """Yield a folder for a model that becomes `output_dir` when it is complete.
+
+    On an error nothing is left or changed; without room for the weights nothing is begun.
+    """
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
     missing = [parent for parent in output_dir.parents if not parent.exists()]
     try:
-        with atomic_write(output_dir) as folder:
+        with atomic_write(output_dir, size) as folder:
             folder.mkdir(parents=True)
             yield folder
     except BaseException as error:
@@ -413,7 +419,7 @@ def write_model(
     model.config.vocab_size = tokenizer.vocab_size
     with named(sources[0], "cannot be read"):
         card = conversion_card(model, tokenizer, origin, sources)
-    with new_folder(output_dir) as folder:
+    with new_folder(output_dir, model) as folder:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -471,9 +477,11 @@ def export_checkpoint(model_dir: StrPath, output_dir: StrPath, overwrite: bool =
     if mix is None or mix.layer_norm or mix.scalar_weights.any() or mix.gamma != 1:
         logger.warning("The format has no mix of the layers: that of %s is left out.", model_dir)
 
-    with new_folder(output_dir) as folder:
+    with new_folder(output_dir, model) as folder:
         (folder / "options.json").write_text(json.dumps(_make_options(config), indent=2) + "\n", encoding="utf-8")
+        size = sum(tensor.nbytes for tensor in parameters.values()) + DATASET_BYTES * len(parameters)
         with named(output_dir / "weights.hdf5", "cannot be written"):
+            check_space(output_dir / "weights.hdf5", size, folder)
             write_weights(folder / "weights.hdf5", parameters)
         if tokenizer.vocab_size > SPECIAL_WORDS:
             words = tokenizer.convert_ids_to_tokens(range(SPECIAL_WORDS, tokenizer.vocab_size))

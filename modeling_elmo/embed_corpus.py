@@ -9,11 +9,11 @@ a shard is a seal: its number, its run and its digest. A shard without the right
 import hashlib
 import json
 import os
-import shutil
 import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -33,10 +33,12 @@ from .files import (
     check_space,
     file_digest,
     read_json,
+    remove,
     require,
     write_text,
 )
 from .loading import find_model, model_digests
+from .locks import one_writer
 
 # About what a killed run loses, and the least that a process does at a time.
 SHARD_WORDS = 100_000
@@ -256,7 +258,6 @@ def embed_corpus(
         What was done; None in all processes but the first.
     """
     output = Path(output)
-    parts = parts_folder(output)
     rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     _check_format(output.suffix.lower())
     check_output_file(output, overwrite)
@@ -282,12 +283,29 @@ def embed_corpus(
         "shard_words": SHARD_WORDS,
     }
     _wait_for_all(processes)  # all have seen that there is no output yet
+    with ExitStack() as stack:
+        if rank == 0:
+            stack.enter_context(one_writer(output, output.with_name(f".{output.name}.lock")))
+        return _embed(corpus, embedder, settings, restart, rank, processes, report)
+
+
+def _embed(
+    corpus: Corpus,
+    embedder: ElmoEmbedder,
+    settings: dict[str, Any],
+    restart: bool,
+    rank: int,
+    processes: int,
+    report: Report,
+) -> Report | None:
+    """Do this process's part of the work; the first process writes the output. Return the report, if that is here."""
+    parts = parts_folder(report.output)
     total = None
     if rank == 0:
-        if identity is not None:  # counting also finds bad input before the work rather than after hours of it
+        if settings["input"] is not None:  # counting finds bad input before the work rather than after hours of it
             total = sum(map(_row_size, corpus))
             if total == 0:
-                raise ElmoError(f"{source}: holds no sentences")
+                raise ElmoError(f"{corpus.name}: holds no sentences")
         _prepare_parts(parts, settings, restart)
     _wait_for_all(processes)
     try:
@@ -299,11 +317,11 @@ def embed_corpus(
         if count == 0:
             raise ElmoError(f"{corpus.name}: holds no sentences")
         size = sum(_shard_file(parts, number).stat().st_size for number in range(count))
-        check_space(output, size + SENTENCE_BYTES * sentences)
+        check_space(report.output, size + SENTENCE_BYTES * sentences)
         _merge(parts, count, embedder, report)
     except BaseException:
-        if identity is None:  # it cannot be resumed
-            shutil.rmtree(parts, ignore_errors=True)
+        if settings["input"] is None:  # it cannot be resumed
+            remove(parts)
         raise
     return report
 
@@ -330,8 +348,8 @@ def _wait_for_all(processes: int) -> None:
 def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None:
     """Make the folder of a run's shards, or keep that of an unfinished run with the same settings."""
     manifest = parts / "manifest.json"
-    if parts.exists() and (restart or settings["input"] is None):
-        shutil.rmtree(parts)
+    if restart or settings["input"] is None:
+        remove(parts)
     if manifest.exists():
         try:
             earlier = read_json(manifest)
@@ -397,8 +415,6 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
                 report.cut_words += sum(map(embedder.tokenizer.is_cut, row.words))
                 yield row
 
-    complete = parts / report.output.name
-    with atomic_write(complete) as scratch:
+    with atomic_write(report.output, scratch=parts / report.output.name) as scratch:
         WRITERS[report.output.suffix.lower()](scratch, read_rows())
-    os.replace(complete, report.output)
-    shutil.rmtree(parts, ignore_errors=True)  # another run may be writing the same there
+    remove(parts)

@@ -5,19 +5,23 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 StrPath = str | os.PathLike[str]
 
 # More is no file of settings or results.
 LARGEST_JSON = 1 << 30
+# What the system says of a disk that takes no more.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+BLOCK = 1 << 20
 # Exit codes of every command: after an `ElmoError`, and the one that shells give for Ctrl-C.
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -67,48 +71,168 @@ def check_output_file(path: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def atomic_write(path: StrPath) -> Iterator[Path]:
-    """Yield a path to write a file or a folder to, which replaces `path` once the block ends without an error."""
-    path = Path(path)
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+def disk_errors(path: StrPath, size: int = 0) -> Iterator[None]:
+    """Raise errors of a full disk as one line with the path and, where it is known, the size of what is written."""
     try:
-        yield scratch
-        if scratch.is_dir() and path.is_dir():
-            _replace_folder(scratch, path)
-        else:
-            os.replace(scratch, path)
+        yield
+    except ElmoError:
+        raise
+    except Exception as error:
+        reason = _disk_error(error)
+        if reason is None:
+            raise
+        what = f"cannot write {size / 1e6:,.1f} MB" if size else "cannot be written"
+        raise ElmoError(f"{path}: {what}: {reason}") from error
+
+
+def _disk_error(error: BaseException) -> str | None:
+    """Return what is wrong with the disk, if that is what an error is about."""
+    cause: BaseException | None = error
+    while cause is not None:
+        in_rust = re.search(r"\(os error (\d+)\)", str(cause))  # safetensors
+        number = int(in_rust[1]) if in_rust else getattr(cause, "errno", None)
+        if number in DISK_ERRORS:
+            return os.strerror(number)
+        cause = cause.__context__
+    if "inline_container.cc" in str(error):  # torch.save, which does not give the reason
+        return "the disk is full, or a file would be too large"
+    return None
+
+
+@contextmanager
+def atomic_write(path: StrPath, size: int = 0, scratch: Path | None = None) -> Iterator[Path]:
+    """Yield a path to write a file or a folder to, which replaces `path` once the block ends without an error.
+
+    By then it is on the disk: no crash leaves a part of it. Where the disk has no room for the `size` of what is to be
+    written, nothing is begun. `scratch` is the path to yield where its name must be known to others.
+    """
+    path = Path(path)
+    scratch = scratch or path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    remove(scratch)
+    try:
+        with disk_errors(path, size):
+            _check_free(path, size)
+            yield scratch
+            sync(scratch)
+            if scratch.is_dir() and path.is_dir():
+                _replace_folder(scratch, path)
+            else:
+                os.replace(scratch, path)
+            sync_folder(path.parent)
     finally:
-        if scratch.is_dir():
-            shutil.rmtree(scratch)
-        scratch.unlink(missing_ok=True)
+        remove(scratch)
+
+
+def _check_free(path: Path, size: int) -> None:
+    existing = next(parent for parent in path.absolute().parents if parent.is_dir())
+    if size and shutil.disk_usage(existing).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder in one step: a process that is killed meanwhile leaves it whole, or none of that name."""
+    hidden = path.with_name(f".{path.name}.old")
+    remove(hidden)
+    os.replace(path, hidden)
+    remove(hidden)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left in a folder to which no other process writes."""
+    for pattern in (".*.tmp", ".*.old"):
+        for path in folder.glob(pattern):
+            remove(path)
 
 
 def _replace_folder(new: Path, path: Path) -> None:
     """Put a folder in the place of another, which comes back if that fails."""
     old = new.with_suffix(".old")
+    remove(old)
     os.replace(path, old)
     try:
         os.replace(new, path)
     except OSError:
         os.replace(old, path)
         raise
-    shutil.rmtree(old)
+    remove(old)
 
 
-def check_space(path: StrPath, size: int) -> None:
-    """Refuse to write a file of `size` bytes for which there is no room.
+@contextmanager
+def replace_files(folder: Path, key: str, size: int = 0) -> Iterator[Path]:
+    """Yield a folder whose files appear in `folder` together once the block ends without an error.
 
-    HDF5 and memory-mapped files crash on a full disk, so the room is taken up for a moment before they are written.
+    No folder counts without its file `key`, which is removed before the others come and is the last to come: files of
+    an earlier result and of this one are never taken for one.
     """
-    path = Path(path)
+    scratch = folder / ".files.tmp"
+    remove(scratch)
+    scratch.mkdir(parents=True)
     try:
-        with TemporaryFile(dir=path.parent) as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, max(size, 1))
-            elif shutil.disk_usage(path.parent).free < size:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError as error:
-        raise ElmoError(f"{path}: cannot write {size / 1e6:,.1f} MB: {error.strerror}") from error
+        with disk_errors(folder, size):
+            _check_free(folder, size)
+            yield scratch
+            sync(scratch)
+            (folder / key).unlink(missing_ok=True)
+            for file in sorted(scratch.iterdir(), key=lambda file: file.name == key):
+                sync_folder(folder)
+                os.replace(file, folder / file.name)
+            sync_folder(folder)
+    finally:
+        remove(scratch)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, or a folder with all that is in it."""
+    if path.is_dir():
+        for entry in path.iterdir():
+            sync(entry)
+        sync_folder(path)
+        return
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has the names of a folder, where the system can tell."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def check_space(path: StrPath, size: int, folder: Path | None = None) -> None:
+    """Refuse to write a file of `size` bytes for which there is no room in `folder`, by default that of `path`.
+
+    HDF5 crashes on a full disk, so the room is taken up for a moment before it writes.
+    """
+    with disk_errors(path, size), TemporaryFile(dir=folder or Path(path).parent) as file:
+        _take_up(file, size)
+
+
+def reserve(path: Path, size: int) -> None:
+    """Make a file of `size` bytes that has its room on the disk: a memory-mapped one without it crashes."""
+    with open(path, "wb") as file:
+        _take_up(file, size)
+
+
+def _take_up(file: IO[bytes], size: int) -> None:
+    try:
+        os.posix_fallocate(file.fileno(), 0, max(size, 1))
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        for start in range(0, size, BLOCK):  # neither the system nor this file system has it
+            file.write(bytes(min(BLOCK, size - start)))
 
 
 def write_text(path: StrPath, text: str) -> None:

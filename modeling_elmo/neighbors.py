@@ -107,20 +107,16 @@ class Uses:
         if not os.access(folder, os.W_OK):
             raise ElmoError(f"{folder}: the index cannot be written there; choose another folder with --index")
         layers = str(self.embedder.layers)
-        try:
-            self.report = embed_corpus(
-                str(corpus),
-                model,
-                self.index,
-                layers=layers,
-                dtype=DTYPE,
-                tokenized=tokenized,
-                column=column,
-                overwrite=True,
-            )
-        except (OSError, ElmoError):
-            if not self.index.exists():  # otherwise another process was faster, and has removed the shards
-                raise
+        self.report = embed_corpus(
+            str(corpus),
+            model,
+            self.index,
+            layers=layers,
+            dtype=DTYPE,
+            tokenized=tokenized,
+            column=column,
+            overwrite=True,
+        )
         write_text(self._digest_file, file_digest(self.index))
 
     @property

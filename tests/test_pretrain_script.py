@@ -330,7 +330,7 @@ def test_a_folder_has_one_model_whenever_a_run_that_overwrites_it_is_killed(trai
     moved = []
 
     def replace_some(source, target):
-        if Path(source).parent.name.startswith(".final-") and Path(target).parent == tmp_path / "model":
+        if Path(source).parent.name == ".files.tmp" and Path(target).parent == tmp_path / "model":
             moved.append(Path(target).name)
             if len(moved) == 3:
                 raise KeyboardInterrupt

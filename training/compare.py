@@ -13,7 +13,6 @@ same command resumes an interrupted comparison.
 import argparse
 import itertools
 import json
-import shutil
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +21,10 @@ from typing import Any, NamedTuple
 
 from transformers.utils import logging as transformers_logging
 
-from modeling_elmo.files import BAD_INPUT, ElmoError, read_json, write_text
+from modeling_elmo.files import BAD_INPUT, ElmoError, disk_errors, read_json, remove, write_text
+from modeling_elmo.locks import one_writer
 
+from .checkpoints import sorted_checkpoints
 from .figures import draw_comparison
 from .finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune, read_arguments
 from .settings import PLACEMENTS, described, in_one_line
@@ -171,8 +172,8 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
         (output / RESULTS_FILE).unlink(missing_ok=True)
         if finetune(arguments) is None:
             return None
-        for checkpoint in output.glob("checkpoint-*"):
-            shutil.rmtree(checkpoint)
+        for checkpoint in sorted_checkpoints(output):
+            remove(checkpoint)
         results = read_results(output / RESULTS_FILE)
     if score not in results:
         raise ElmoError(f"{output} has no {score}: of texts, models are compared by their classes, not by numbers")
@@ -233,6 +234,16 @@ def compare(own: argparse.Namespace, passed_on: Sequence[str]) -> dict[Setting, 
     return outcomes
 
 
+def write_comparison(outcomes: dict[Setting, list[Outcome]], metric: str, folder: Path) -> str:
+    """Write the table and the plot; return the table."""
+    rows, markdown = make_table(outcomes, metric)
+    write_text(folder / "comparison.json", json.dumps(rows, indent=1) + "\n")
+    write_text(folder / "comparison.md", markdown)
+    draw_comparison(rows, folder / "comparison.png")
+    remove(folder / "cache")
+    return markdown
+
+
 def main(arguments: Sequence[str], program: str = "training.compare") -> int:
     parser = argparse.ArgumentParser(
         prog=program,
@@ -251,7 +262,10 @@ def main(arguments: Sequence[str], program: str = "training.compare") -> int:
     recipe = rest[:1] if rest and not rest[0].startswith("-") else []
     passed_on = [*recipe, "--task", own.task, *rest[len(recipe) :]]
     try:
-        outcomes = compare(own, passed_on)
+        with disk_errors(own.output_dir), one_writer(own.output_dir):
+            outcomes = compare(own, passed_on)
+            if outcomes is not None:
+                markdown = write_comparison(outcomes, TASKS[own.task].metric, own.output_dir)
     except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -260,11 +274,6 @@ def main(arguments: Sequence[str], program: str = "training.compare") -> int:
     if outcomes is None:
         print("stopped: start the same command again to resume", file=sys.stderr)
         return STOPPED
-    rows, markdown = make_table(outcomes, TASKS[own.task].metric)
-    write_text(own.output_dir / "comparison.json", json.dumps(rows, indent=1) + "\n")
-    write_text(own.output_dir / "comparison.md", markdown)
-    draw_comparison(rows, own.output_dir / "comparison.png")
-    shutil.rmtree(own.output_dir / "cache", ignore_errors=True)
     print(f"\n{markdown}\nWrote comparison.md, .json and .png to {own.output_dir}")
     return 0
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from transformers import BatchEncoding
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.files import atomic_write
+from modeling_elmo.files import atomic_write, reserve
 from modeling_elmo.heads_elmo import ElmoTaskModel
 
 # Tokens that the biLM reads at once when its layers are kept.
@@ -138,12 +138,13 @@ class LayerStore:
             return None
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"layers-{_fingerprint(texts, model)}.f32"
-        if path.is_file():
+        if path.is_file() and path.stat().st_size == size:
             os.utime(path)
             return cls(path, texts, features)
         _make_room(folder, limit * GIGABYTE - size, in_use)
-        with atomic_write(path) as scratch:
-            values = np.memmap(scratch, dtype=np.float32, mode="w+", shape=(tokens, features))
+        with atomic_write(path, size) as scratch:
+            reserve(scratch, size)
+            values = np.memmap(scratch, dtype=np.float32, mode="r+", shape=(tokens, features))
             _compute_layers(values, texts, model, tokenizer)
             values.flush()
         return cls(path, texts, features)

@@ -11,6 +11,8 @@ from matplotlib.transforms import Bbox
 from pandas import DataFrame
 from sklearn.preprocessing import minmax_scale, normalize
 
+from modeling_elmo.files import atomic_write
+
 # Sizes in a plot of senses, in units of the area that the points take: the border around it, half a point, a letter
 # and a line of a label.
 BORDER = 0.15
@@ -125,4 +127,5 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _save(figure: Figure, path: Path) -> None:
     figure.tight_layout()
-    figure.savefig(path, dpi=150)
+    with atomic_write(path) as scratch:
+        figure.savefig(scratch, dpi=150, format="png")

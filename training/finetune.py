@@ -16,20 +16,21 @@ import argparse
 import dataclasses
 import itertools
 import json
-import shutil
 import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, set_seed
-from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import EvalPrediction, get_last_checkpoint
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments, set_seed
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_utils import EvalPrediction
+from transformers.utils import CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import (
@@ -44,11 +45,22 @@ from modeling_elmo import (
 )
 from modeling_elmo.card import training_card
 from modeling_elmo.configuration_elmo import BILMS
-from modeling_elmo.files import BAD_INPUT, ElmoError, first_line, write_text
+from modeling_elmo.files import (
+    BAD_INPUT,
+    ElmoError,
+    disk_errors,
+    first_line,
+    remove,
+    remove_leftovers,
+    replace_files,
+    write_text,
+)
 from modeling_elmo.heads_elmo import ElmoTaskModel
 from modeling_elmo.loading import packaged_model
+from modeling_elmo.locks import one_writer
 from modeling_elmo.word_vectors import load_word_vectors
 
+from .checkpoints import check_digests, reading, sorted_checkpoints, tensor_bytes
 from .coref import Coreference
 from .examples import GIGABYTE, Collator, LayerStore
 from .figures import draw_mix
@@ -163,6 +175,7 @@ class Run:
         self.settings, self.training = settings, training
         self.task = TASKS[settings.task]
         self.folder = Path(str(training.output_dir))
+        self.results: dict[str, Any] = {}
         has_run = (self.folder / RESULTS_FILE).is_file() or any(self.folder.glob("checkpoint-*"))
         if has_run and training.resume_from_checkpoint is None:
             raise ElmoError(f"{self.folder} has a run already: resume it with --resume_from_checkpoint last")
@@ -237,22 +250,36 @@ class Run:
         """Train; return whether it reached the end."""
         checkpoint = self.training.resume_from_checkpoint
         if checkpoint == "last":
-            checkpoint = get_last_checkpoint(str(self.folder)) if self.folder.is_dir() else None
-            if checkpoint is None:
+            checkpoints = sorted_checkpoints(self.folder)
+            if not checkpoints:
                 raise ElmoError(f"{self.folder} has no checkpoint to resume from")
+            checkpoint = str(checkpoints[-1])
+        if checkpoint is not None:
+            check_digests(Path(checkpoint))
+            with reading(Path(checkpoint, TRAINER_STATE_NAME)):
+                TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
         result = self.trainer.train(resume_from_checkpoint=checkpoint)
         if self.stop.signal is not None:
             return False
-        self.trainer.save_model()
-        if self.trainer.is_world_process_zero():
-            # A pickle, which is not needed to load the model.
-            (self.folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-        self.trainer.save_metrics("train", result.metrics)
-        self.trainer.save_state()
+        is_first = self.trainer.is_world_process_zero()
+        size = tensor_bytes(self.model.state_dict())
+        # A folder without a config does not load, so the files of two models are never taken for one.
+        with replace_files(self.folder, CONFIG_NAME, size) if is_first else nullcontext(self.folder) as scratch:
+            self.trainer.save_model(str(scratch))
+            if is_first:
+                (scratch / TRAINING_ARGS_NAME).unlink()  # a pickle, which is not needed to load the model
+                self.trainer.state.save_to_json(str(scratch / TRAINER_STATE_NAME))
+        self._add_results("train", result.metrics)
         return True
 
+    def _add_results(self, part: str, metrics: dict[str, Any]) -> None:
+        """Write the figures of a part to a file, and keep them for that of all."""
+        self.results |= metrics
+        if self.trainer.is_world_process_zero():
+            write_results(self.folder / f"{part}_results.json", metrics)
+
     def evaluate(self) -> dict[str, Any]:
-        """Score the validation and test parts; write mix weights, predictions and `all_results.json`."""
+        """Score the validation and test parts; write mix weights, predictions and, at the end, `all_results.json`."""
         is_first = self.trainer.is_world_process_zero()
         weights = self.model.mix_weights()
         if is_first and weights:
@@ -261,18 +288,18 @@ class Run:
             if part not in self.examples:
                 continue
             output = self.trainer.predict(self.examples[part], metric_key_prefix=prefix)
-            self.trainer.save_metrics(prefix, output.metrics)
+            self._add_results(prefix, output.metrics)
             if is_first:
                 for name, text in self.task.reports(self.examples[part], output.predictions).items():
                     encodable = text.encode(errors="replace").decode()
                     write_text(self.folder / f"{beginning}{name}", encodable)
-        self.trainer.accelerator.wait_for_everyone()  # the first process has written the file
-        results = json.loads((self.folder / RESULTS_FILE).read_text(encoding="utf-8"))
         if is_first:
-            self._write_card(results)
+            self._write_card(self.results)
+            write_results(self.folder / RESULTS_FILE, self.results)
             if self.settings.cache_dir is None:  # no other run finds the layers there
-                shutil.rmtree(self.folder / "cache", ignore_errors=True)
-        return results
+                remove(self.folder / "cache")
+        self.trainer.accelerator.wait_for_everyone()  # the folder is complete
+        return self.results
 
     def _write_card(self, results: dict[str, Any]) -> None:
         """Write the model's card, from the run's own settings and results."""
@@ -291,6 +318,10 @@ class Run:
         title = f"{type(self.model).__name__}: {self.settings.task}"
         card = training_card(self.model, self.tokenizer, title, origin, results, recipe)
         write_text(self.folder / "README.md", card)
+
+
+def write_results(file: Path, metrics: dict[str, Any]) -> None:
+    write_text(file, json.dumps(metrics, indent=4, sort_keys=True))
 
 
 def write_mix(weights: dict[str, list[float]], folder: Path) -> None:
@@ -331,6 +362,15 @@ def finetune(arguments: Sequence[str], program: str = "training.finetune") -> di
     """Train and evaluate; return the results, or None where training was stopped."""
     with in_one_line():
         settings, training = read_arguments(arguments, program)
+    folder, is_first = Path(str(training.output_dir)), training.process_index == 0
+    with disk_errors(folder), one_writer(folder) if is_first else nullcontext():
+        if is_first:
+            remove_leftovers(folder)
+        return train_and_evaluate(settings, training)
+
+
+def train_and_evaluate(settings: TaskSettings, training: TrainingArguments) -> dict[str, Any] | None:
+    with in_one_line():
         run = Run(settings, training)
     keep_alive_until_exit(run, training.world_size)
     parameters = sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad)

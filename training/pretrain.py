@@ -16,8 +16,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from shutil import copyfile
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -34,12 +35,24 @@ from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoPreTrainedModel, E
 from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
 from modeling_elmo.card import training_card
 from modeling_elmo.corpus import Corpus, open_corpus, warn_about_splitting
-from modeling_elmo.files import BAD_INPUT, ElmoError, file_digest, first_line, write_text
+from modeling_elmo.files import (
+    BAD_INPUT,
+    ElmoError,
+    atomic_write,
+    disk_errors,
+    file_digest,
+    first_line,
+    remove_leftovers,
+    replace_files,
+    write_text,
+)
+from modeling_elmo.locks import one_writer
 from modeling_elmo.softmax_elmo import ElmoSoftmax
 
+from .checkpoints import check_digests, tensor_bytes
 from .data import BlockReader, count_words
 from .processes import keep_alive_until_exit, run_script
-from .run import RESULTS_FILE, Run, find_checkpoint, read_state
+from .run import CHANGEABLE, RESULTS_FILE, Run, find_checkpoint, read_state
 from .settings import Settings, in_one_line, read_settings
 
 # Not vocab.txt: until the run is finished, that belongs to the model that the folder may have.
@@ -56,32 +69,44 @@ def main(arguments: Sequence[str], program: str = "training.pretrain") -> int:
     torch.sparse.check_sparse_tensor_invariants.disable()  # the only sparse tensors are our own gradients
     try:
         settings = read_settings(arguments, __doc__, program)
-        with in_one_line():
+        with in_one_line(), disk_errors(settings.output_dir):
             accelerator = make_accelerator(settings)
-            if accelerator.is_main_process:
-                print(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
-            run = make_run(settings, accelerator)
-        keep_alive_until_exit(run, accelerator.num_processes)
-        if accelerator.log_with:
-            init_trackers(accelerator, settings)
-        with signals_stop(run):
-            if settings.model_name_or_path and run.step == 0:
-                run.evaluate()  # the perplexity that tuning has to beat
-            is_complete = run.train()
-        if not is_complete:
-            if accelerator.is_main_process:
-                message = f"stopped after step {run.step:,}, saved: resume with --resume_from_checkpoint last"
-                print(message, file=sys.stderr)
-            return 128 + (run.stop_signal or signal.SIGTERM)
-        results = finish(run)
-        accelerator.end_training()
+        is_first = accelerator.is_main_process
+        folder = Path(settings.output_dir)
+        with one_writer(folder) if is_first else nullcontext(), disk_errors(folder):
+            if is_first:
+                remove_leftovers(folder)
+            return pretrain(settings, accelerator)
     except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted outside of training: existing checkpoints are unchanged", file=sys.stderr)
         return 128 + signal.SIGINT
-    if accelerator.is_main_process:
+
+
+def pretrain(settings: Settings, accelerator: Accelerator) -> int:
+    """Train, evaluate and write the results; return the exit code."""
+    is_first = accelerator.is_main_process
+    with in_one_line():
+        if is_first:
+            print(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
+        run = make_run(settings, accelerator)
+    keep_alive_until_exit(run, accelerator.num_processes)
+    if accelerator.log_with:
+        init_trackers(accelerator, settings)
+    with signals_stop(run):
+        if settings.model_name_or_path and run.step == 0:
+            run.evaluate()  # the perplexity that tuning has to beat
+        is_complete = run.train()
+    if not is_complete:
+        if is_first:
+            message = f"stopped after step {run.step:,}, saved: resume with --resume_from_checkpoint last"
+            print(message, file=sys.stderr)
+        return 128 + (run.stop_signal or signal.SIGTERM)
+    results = finish(run)
+    accelerator.end_training()
+    if is_first:
         print(json.dumps(results, indent=1))
         print(f"\nWrote {settings.output_dir}. Next:")
         print(f"  elmo embed sentences.txt --model {settings.output_dir} --output vectors.h5")
@@ -130,6 +155,8 @@ def make_accelerator(settings: Settings) -> Accelerator:
 def make_run(settings: Settings, accelerator: Accelerator) -> Run:
     """Prepare everything that a run needs, at its beginning or at a checkpoint."""
     checkpoint = find_checkpoint(settings)
+    if checkpoint is not None:
+        check_digests(checkpoint)
     training_text = choose_splitting(settings, checkpoint, accelerator.is_main_process)
     text = open_text(settings, settings.train_file, settings.train_split, settings.streaming)
     validation = None
@@ -251,9 +278,8 @@ def make_tokenizer(
             )
             if len(counted) == NUM_SPECIAL_WORDS:
                 raise ElmoError(f"no word of the text occurs `min_count`={settings.min_count} times: set a lower one")
-            with TemporaryDirectory(dir=folder) as scratch:
-                (path,) = counted.save_vocabulary(scratch)
-                os.replace(path, folder / VOCABULARY_FILE)
+            with atomic_write(folder / VOCABULARY_FILE) as scratch, TemporaryDirectory() as made:
+                copyfile(counted.save_vocabulary(made)[0], scratch)
             tokenizer = counted
         known = sum(words[word] for word in tokenizer.get_vocab())
         numbers = {
@@ -286,7 +312,7 @@ def tune_model(folder: str, overrides: dict[str, Any], tokenizer: ElmoTokenizer)
     config = ElmoConfig.from_pretrained(folder)
     if config.spelling == "dictionary":
         raise ElmoError(f"{folder} reads words by dictionary: only models that spell them in bytes can be tuned")
-    for name in ("num_negatives", "dropout"):  # the rest is part of the model
+    for name in CHANGEABLE:  # the rest is part of the model
         if name in overrides:
             setattr(config, name, overrides[name])
     old_words = AutoTokenizer.from_pretrained(folder).get_vocab()
@@ -335,19 +361,15 @@ def finish(run: Run) -> dict[str, Any]:
     if run.corpus is not None:
         results["train_unknown"] = run.corpus["unknown"]
     if run.accelerator.is_main_process:
-        with TemporaryDirectory(dir=run.folder, prefix=".final-") as name:
-            scratch = Path(name)
+        model = run.model if run.settings.save_softmax else run.model.elmo
+        # A folder without a config does not load, so the files of two models are never taken for one.
+        with replace_files(run.folder, CONFIG_NAME, tensor_bytes(model.state_dict())) as scratch:
             run.tokenizer.save_pretrained(scratch)
-            model = run.model if run.settings.save_softmax else run.model.elmo
             model.save_pretrained(scratch)
             write_text(scratch / "README.md", model_card(run.settings, results, model, run.tokenizer))
             write_text(scratch / RESULTS_FILE, json.dumps(results, indent=1) + "\n")
             write_text(scratch / HISTORY_FILE, "".join(json.dumps(entry) + "\n" for entry in run.history))
             draw_curve(run.history, scratch / "perplexity.png")
-            # A folder without a config does not load, so the files of two models are never taken for one.
-            (run.folder / CONFIG_NAME).unlink(missing_ok=True)
-            for file in sorted(scratch.iterdir(), key=lambda file: file.name == CONFIG_NAME):
-                os.replace(file, run.folder / file.name)
     run.accelerator.wait_for_everyone()
     return results
 

@@ -7,8 +7,6 @@ weights, bit for bit, as one that was never interrupted. For another number of p
 
 import json
 import math
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,21 +18,32 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 from transformers import get_scheduler
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
+from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus
-from modeling_elmo.files import ElmoError, write_text
+from modeling_elmo.files import ElmoError, atomic_write, disk_errors, read_json, remove_folder, write_text
 from modeling_elmo.softmax_elmo import Negatives
 
+from .checkpoints import (
+    CHECKPOINT,
+    check_optimizer,
+    read_tensors,
+    reading,
+    sorted_checkpoints,
+    tensor_bytes,
+    write_digests,
+    write_tensors,
+)
 from .data import IGNORED, BlockReader, LaneWindows, Position, Step, Window, prefetch
 from .settings import Settings
 
-CHECKPOINT = "checkpoint-"
 STATE_FILE = "pretraining_state.json"
 OPTIMIZERS_FILE = "optimizers.pt"
 RESULTS_FILE = "all_results.json"
@@ -45,6 +54,8 @@ FIXED = (
 )
 # Settings that make the lanes of a process. They may change if the number of all lanes does not.
 LANE_SETTINGS = ("lanes", "gradient_accumulation_steps")
+# Settings of the model that may change when its training continues.
+CHANGEABLE = ("num_negatives", "dropout")
 # Of a run, what every checkpoint has.
 PROGRESS = ("step", "predictions", "seconds", "corpus", "history", "position")
 # Where Adagrad's sums start, as in the original.
@@ -55,12 +66,6 @@ EVAL_LANES = 32
 SECONDS_BETWEEN_LINES = 30
 
 States = tuple[Tensor, Tensor]
-
-
-def sorted_checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a folder, oldest first."""
-    steps = [path.name.removeprefix(CHECKPOINT) for path in folder.glob(f"{CHECKPOINT}*")]
-    return [folder / f"{CHECKPOINT}{step}" for step in sorted(filter(str.isdigit, steps), key=int)]
 
 
 def find_checkpoint(settings: Settings) -> Path | None:
@@ -80,14 +85,20 @@ def find_checkpoint(settings: Settings) -> Path | None:
         remedy = "choose another --output_dir, or start again with --overwrite_output_dir"
         if checkpoints:
             raise ElmoError(f"{folder} has checkpoints: resume with --resume_from_checkpoint last, {remedy}")
-        if (folder / RESULTS_FILE).is_file():
+        if (folder / RESULTS_FILE).is_file() and (folder / CONFIG_NAME).is_file():
             raise ElmoError(f"{folder} has a finished model: {remedy}")
     return None
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return what a checkpoint says of the run as a whole."""
-    return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    with reading(checkpoint / STATE_FILE):
+        return dict(read_json(checkpoint / STATE_FILE))
+
+
+def process_file(number: int) -> str:
+    """Return the name of the file with the state of a process."""
+    return f"process-{number}.pt"
 
 
 def make_optimizers(settings: Settings, model: ElmoForPreTraining) -> list[torch.optim.Optimizer]:
@@ -154,7 +165,7 @@ class Run:
             self.load(checkpoint)
         elif self.accelerator.is_main_process:
             for old in sorted_checkpoints(self.folder):
-                shutil.rmtree(old)
+                remove_folder(old)
         self.accelerator.wait_for_everyone()
         self._set_learning_rate()
         # The gradients of the softmax are a few rows, which `_share_softmax_gradients` averages.
@@ -412,54 +423,69 @@ class Run:
         accelerator = self.accelerator
         folder = self.folder / f"{CHECKPOINT}{self.step}"
         scratch = self.folder / f".{folder.name}.tmp"  # all processes write to it, so its name is not random
-        if accelerator.is_main_process:
-            shutil.rmtree(scratch, ignore_errors=True)
+        if not accelerator.is_main_process:
+            accelerator.wait_for_everyone()
+            with disk_errors(folder):
+                write_tensors(self._own_state(), scratch / process_file(accelerator.process_index))
+            accelerator.wait_for_everyone()
+            accelerator.wait_for_everyone()
+            return
+        optimizers = {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+        size = tensor_bytes(self.model.state_dict()) + tensor_bytes(optimizers)
+        with atomic_write(folder, size, scratch):
             scratch.mkdir(parents=True)
             self.tokenizer.save_pretrained(scratch)
             self.model.save_pretrained(scratch)
-            optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
-            torch.save({"optimizers": optimizers}, scratch / OPTIMIZERS_FILE)
+            write_tensors(optimizers, scratch / OPTIMIZERS_FILE)
             state = {name: getattr(self, name) for name in PROGRESS}
             state["settings"] = {name: getattr(self.settings, name) for name in (*FIXED, *LANE_SETTINGS)}
             state |= {"processes": accelerator.num_processes, "text": self.text}
             write_text(scratch / STATE_FILE, json.dumps(state))
+            accelerator.wait_for_everyone()
+            write_tensors(self._own_state(), scratch / process_file(accelerator.process_index))
+            accelerator.wait_for_everyone()
+            write_digests(scratch)
+        for old in sorted_checkpoints(self.folder)[: -max(self.settings.save_total_limit, 1)]:
+            remove_folder(old)
         accelerator.wait_for_everyone()
-        own_state = {
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return the state of this process alone."""
+        on_cuda = self.accelerator.device.type == "cuda"
+        return {
             "carried": self.carried,
             "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state() if accelerator.device.type == "cuda" else None,
+            "random_cuda": torch.cuda.get_rng_state() if on_cuda else None,
         }
-        torch.save(own_state, scratch / f"process-{accelerator.process_index}.pt")
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(scratch, folder)
-            for old in sorted_checkpoints(self.folder)[: -max(self.settings.save_total_limit, 1)]:
-                shutil.rmtree(old)
-        accelerator.wait_for_everyone()
 
     def load(self, folder: Path) -> None:
         """Restore the state of a checkpoint. The learning rate is that of this run's settings."""
         state = read_state(folder)
-        self._check_same_run(folder, state)
-        for name in PROGRESS:
-            setattr(self, name, state[name])
-        epoch, block, lanes, waiting = state["position"]
-        lanes = [place and tuple(place) for place in lanes]
-        self.position = Position(epoch, block, lanes, [tuple(place) for place in waiting])
-        self.model.load_state_dict(ElmoForPreTraining.from_pretrained(folder).state_dict())
-        saved = torch.load(folder / OPTIMIZERS_FILE, map_location="cpu", weights_only=True)
-        for optimizer, optimizer_state in zip(self.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(optimizer_state)
-        processes = []
-        for number in range(state["processes"]):
-            processes.append(torch.load(folder / f"process-{number}.pt", map_location="cpu", weights_only=True))
-        self._deal_out_states([states for process in processes for states in process["carried"]])
+        with reading(folder / STATE_FILE):
+            self._check_same_run(folder, state)
+            for name in PROGRESS:
+                setattr(self, name, state[name])
+            epoch, block, lanes, waiting = state["position"]
+            lanes = [place and tuple(place) for place in lanes]
+            self.position = Position(epoch, block, lanes, [tuple(place) for place in waiting])
+        with reading(folder / CONFIG_NAME):
+            self._check_same_model(folder)
+        with reading(folder / SAFE_WEIGHTS_NAME):
+            self.model.load_state_dict(load_file(folder / SAFE_WEIGHTS_NAME))
+        saved = read_tensors(folder / OPTIMIZERS_FILE)
+        with reading(folder / OPTIMIZERS_FILE):
+            for optimizer, optimizer_state in zip(self.optimizers, saved["optimizers"], strict=True):
+                optimizer.load_state_dict(optimizer_state)
+                check_optimizer(optimizer)
+        processes = [read_tensors(folder / process_file(number)) for number in range(state["processes"])]
+        with reading(folder / process_file(0)):
+            self._deal_out_states([states for process in processes for states in process["carried"]])
         if len(processes) == self.accelerator.num_processes:
             own_state = processes[self.accelerator.process_index]
-            torch.set_rng_state(own_state["random"])
-            if own_state["random_cuda"] is not None:
-                torch.cuda.set_rng_state(own_state["random_cuda"])
+            with reading(folder / process_file(self.accelerator.process_index)):
+                torch.set_rng_state(own_state["random"])
+                if own_state["random_cuda"] is not None:
+                    torch.cuda.set_rng_state(own_state["random_cuda"])
         else:
             self._print(
                 f"{folder} was saved by {len(processes)} processes: its {len(lanes)} lanes of text are dealt out "
@@ -473,8 +499,6 @@ class Run:
 
     def _check_same_run(self, folder: Path, state: dict[str, Any]) -> None:
         """Refuse a checkpoint of another run."""
-        if "position" not in state:
-            raise ElmoError(f"{folder} was written by an earlier version, whose runs cannot resume in this one")
         trained = state["settings"]
         names: tuple[str, ...] = FIXED
         lanes = trained["lanes"] * trained["gradient_accumulation_steps"] * state["processes"]
@@ -486,6 +510,14 @@ class Run:
                 raise ElmoError(f"{folder} was trained with {name}={trained[name]}: it cannot resume with {chosen}")
         if state["text"] != self.text:
             raise ElmoError(f"{folder} was trained on another text: its files had other contents, or another order")
+
+    def _check_same_model(self, folder: Path) -> None:
+        """Refuse a checkpoint of a model of other sizes."""
+        trained, chosen = ElmoConfig.from_pretrained(folder).to_dict(), self.model.config.to_dict()
+        for name in ElmoConfig.__annotations__:
+            before, now = trained[name], chosen[name]
+            if name not in CHANGEABLE and before != now:
+                raise ElmoError(f"{folder} was trained with {name}={before}: it cannot resume with {now}")
 
     def _deal_out_states(self, groups: list[States]) -> None:
         """Take the states of this process's lanes from those of all lanes; new lanes start from zeros."""

@@ -2,14 +2,21 @@
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import rotate_checkpoints
+from transformers.utils import SAFE_WEIGHTS_NAME
 
+from modeling_elmo.files import atomic_write, disk_errors, remove
+
+from .checkpoints import CHECKPOINT, check_optimizer, read_tensors, reading, tensor_bytes, write_digests
 from .examples import Examples
 
 
@@ -44,6 +51,7 @@ class TaskTrainer(Trainer):
     evaluated: Examples
 
     def __init__(self, bilm_learning_rate: float | None, **kwargs: Any) -> None:
+        self.saving: Path | None = None  # where a checkpoint is written at the moment
         super().__init__(**kwargs)
         self.bilm_learning_rate = bilm_learning_rate
 
@@ -59,6 +67,52 @@ class TaskTrainer(Trainer):
         if self.args.world_size > 1:
             return predictions
         return predictions[np.argsort(by_length(self.evaluated))]
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self.saving is None else str(self.saving)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write a checkpoint in a hidden folder, from which it is moved once it is complete."""
+        run, state = Path(str(self.args.output_dir)), self.state
+        folder = run / f"{CHECKPOINT}{state.global_step}"
+        self.saving = run / ".saving.tmp"
+        scratch = self.saving / folder.name
+        is_first = self.args.should_save
+        size = tensor_bytes(self.model.state_dict()) + tensor_bytes(self.optimizer.state_dict())
+        with atomic_write(folder, size, scratch) if is_first else disk_errors(folder):
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # each has its own random state
+            if state.best_model_checkpoint == str(scratch):
+                state.best_model_checkpoint = str(folder)
+            if is_first:
+                state.save_to_json(str(scratch / TRAINER_STATE_NAME))
+                write_digests(scratch)
+        self.saving = None
+        if is_first:
+            remove(scratch.parent)
+            rotate_checkpoints(str(run), self.args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
+        self.accelerator.wait_for_everyone()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with reading(Path(resume_from_checkpoint, SAFE_WEIGHTS_NAME)):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse weights of another model, rather than warn of them."""
+        for key in (*load_result.missing_keys, *load_result.unexpected_keys):
+            raise ValueError(f"`{key}` is in one of the model and its weights only")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        read_tensors(Path(checkpoint, SCHEDULER_NAME))
+        with reading(Path(checkpoint, OPTIMIZER_NAME)):
+            super()._load_optimizer_and_scheduler(checkpoint)
+            check_optimizer(self.optimizer)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with reading(Path(checkpoint or "", "rng_state.pth")):
+            super()._load_rng_state(checkpoint)
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
         optimizer = super().create_optimizer(*args)
