@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -67,8 +67,8 @@ def _acquire(output: Path, lock: Path) -> int:
             _lock(descriptor, output)
             if _is_open_as(descriptor, lock):
                 owner = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}"
-                with disk_errors(lock):
-                    os.ftruncate(descriptor, 0)
+                os.ftruncate(descriptor, 0)
+                with suppress(OSError):  # on a full disk the lock has no name
                     os.write(descriptor, owner.encode())
                 return descriptor
         except BaseException:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from typer.testing import CliRunner
 from modeling_elmo import ElmoConfig, ElmoEmbedder, ElmoModel
 from modeling_elmo import embed_corpus as embed_corpus_module
 from modeling_elmo.cli import app
+from modeling_elmo.files import BAD_INPUT
+from modeling_elmo.locks import one_writer
 from modeling_elmo.neighbors import SHOWN_WORDS, Neighbor, Uses, mark, neighbor_lines
 
 QUERY = "He sat on the [bank] of the river ."
@@ -215,18 +218,13 @@ def test_an_index_that_is_not_as_it_was_written_is_made_again(damage: str, folde
     assert Uses(corpus, folder).report is None
 
 
-def test_an_index_that_another_process_made_meanwhile_is_taken(
-    folder: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merge = embed_corpus_module._merge
-
-    def too_late(parts: Path, *more: Any) -> None:
-        merge(parts, *more)  # as the other process does: the index is there, and the shards are gone
-        merge(parts, *more)
-
-    monkeypatch.setattr(embed_corpus_module, "_merge", too_late)
+def test_an_index_that_another_process_is_making_is_refused_by_its_owner(folder: Path, corpus: Path) -> None:
     uses = Uses(corpus, folder)
-    assert len(uses.nearest(QUERY, 100)) == len(expected(folder, "top", any_word=False))
+    uses.index.unlink()
+    with one_writer(uses.index, uses.index.with_name(f".{uses.index.name}.lock")):
+        result = neighbors(corpus, folder)
+    assert result.exit_code == BAD_INPUT
+    assert re.fullmatch(r"error: \S+: process \d+ on \S+ since [-\d]+ [:\d]+ is writing it; .*\n", result.stderr)
 
 
 # ---------------------------------------------------------------------------------------------------------- output

@@ -29,6 +29,8 @@ from training.data import BlockReader, LaneWindows, encode_window, lay_out
 MODULE = "training.pretrain"
 # Two half batches and one whole: the same float32 sums in another order, over forty updates.
 ACCUMULATION_TOLERANCE = 1e-6
+# Enough for windows of text, too little for weights.
+LARGEST_FILE = 80_000
 
 
 @pytest.fixture(scope="module")
@@ -252,11 +254,12 @@ def test_a_killed_run_leaves_whole_checkpoints_only(text, tmp_path):
 
 
 def test_an_error_in_the_loop_ends_the_process_that_prepares_windows_too(text, tmp_path):
-    (tmp_path / ".checkpoint-20.tmp").write_text("a file where the first checkpoint is made")
-    command = [sys.executable, "-m", MODULE, *arguments(text, tmp_path, "--workers", 1)]
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LARGEST_FILE}, {LARGEST_FILE}))"
+    start = f"{limit}; from {MODULE} import main; import sys; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", start, *arguments(text, tmp_path, "--workers", 1)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode != 0
-    assert "checkpoint-20" in done.stderr
+    assert done.returncode == 2
+    assert re.search(r"^error: \S+/checkpoint-20: cannot write [\d.]+ MB: File too large$", done.stderr, re.MULTILINE)
 
 
 def test_a_run_that_goes_on_takes_the_learning_rate_it_is_given(trained, text, tmp_path):

@@ -25,7 +25,8 @@ def sorted_checkpoints(folder: Path) -> list[Path]:
 
 def write_digests(checkpoint: Path) -> None:
     """Write down what the files of a checkpoint hold."""
-    digests = {path.name: file_digest(path) for path in sorted(checkpoint.iterdir())}
+    files = [path for path in sorted(checkpoint.iterdir()) if path.name != DIGESTS_FILE]
+    digests = {file.name: file_digest(file) for file in files}
     write_text(checkpoint / DIGESTS_FILE, json.dumps(digests, indent=1) + "\n")
 
 
