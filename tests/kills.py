@@ -392,8 +392,9 @@ def kill_everywhere(command: Command, scratch: Path, sample: int | None = None) 
         points = Points(folder, deadly=0)
         points.watch()
         command.run(folder)
+        count = points.count
         found = [before, command.content(folder), command.all_of_it(folder)]
-        facts.write_text(json.dumps([points.count, *found]))
+        facts.write_text(json.dumps([count, *found]))
 
     if in_fork(run_whole, log):
         raise AssertionError(log.read_text())

@@ -45,6 +45,7 @@ class Disk:
         if self.limits_files:
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, self.before[1]))
             return
+        (self.folder / "filler").unlink(missing_ok=True)
         left = shutil.disk_usage(self.folder).free - room
         (self.folder / "filler").write_bytes(bytes(max(left, 0)))
 

@@ -93,7 +93,11 @@ def find_checkpoint(settings: Settings) -> Path | None:
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return what a checkpoint says of the run as a whole."""
     with reading(checkpoint / STATE_FILE):
-        return dict(read_json(checkpoint / STATE_FILE))
+        state = read_json(checkpoint / STATE_FILE)
+        for name in (*PROGRESS, "settings", "processes", "text"):
+            if not isinstance(state, dict) or name not in state:
+                raise ValueError(f"`{name}` is missing")
+        return state
 
 
 def process_file(number: int) -> str:
