@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -22,6 +24,7 @@ LARGEST_JSON = 1 << 30
 # What the system says of a disk that takes no more.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 BLOCK = 1 << 20
+SECONDS_A_DAY = 86_400
 # Exit codes of every command: after an `ElmoError`, and the one that shells give for Ctrl-C.
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -107,6 +110,7 @@ def atomic_write(path: StrPath, size: int = 0, scratch: Path | None = None) -> I
     written, nothing is begun. `scratch` is the path to yield where its name must be known to others.
     """
     path = Path(path)
+    _remove_stale(path)
     scratch = scratch or path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     remove(scratch)
     try:
@@ -135,6 +139,14 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what processes that were killed long ago left of writing a file or a folder."""
+    for left in path.parent.glob(f".{escape(path.name)}.*"):
+        with suppress(FileNotFoundError):  # another process is done with it
+            if left.suffix in (".tmp", ".old") and time.time() - left.stat().st_ctime > SECONDS_A_DAY:
+                remove(left)
 
 
 def remove_folder(path: Path) -> None:

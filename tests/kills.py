@@ -402,7 +402,7 @@ def kill_everywhere(command: Command, scratch: Path, sample: int | None = None) 
     assert content is not None
     numbers = range(1, count + 1)
     if sample is not None:
-        numbers = sorted({1 + place * count // sample for place in range(sample)})
+        numbers = sorted({1 + (2 * place + 1) * count // (2 * sample) for place in range(min(sample, count))})
     failures = []
     for number in numbers:
         log.unlink(missing_ok=True)

@@ -123,17 +123,16 @@ def test_what_is_wrong_in_spite_of_its_digest_is_one_line_too_and_no_pickle_runs
 ) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / trained.name))
     before, last = sorted_checkpoints(folder / "out")
-    wrong = {name: [pickle.dumps(Hostile()), b"no archive"] for name in STATES[trained.name]}
-    wrong["model.safetensors"] = [b"no tensors"]
-    wrong["pretraining_state.json" if trained.name == "pretrain" else "trainer_state.json"] = [b"[]", b"{}}", b"\xff"]
-    for name, contents in wrong.items():
+    wrong = dict.fromkeys(STATES[trained.name], pickle.dumps(Hostile()))
+    wrong["model.safetensors"] = b"no tensors"
+    wrong["pretraining_state.json" if trained.name == "pretrain" else "trainer_state.json"] = b"[]"
+    for name, content in wrong.items():
         whole = (last / name).read_bytes()
-        for content in contents:
-            (last / name).write_bytes(content)
-            write_digests(last)
-            message = refused(inputs, folder, capsys)
-            assert message.startswith(f"{last}/{name}: cannot be read: "), message
-            assert message.endswith(f" --resume_from_checkpoint {before}")
+        (last / name).write_bytes(content)
+        write_digests(last)
+        message = refused(inputs, folder, capsys)
+        assert message.startswith(f"{last}/{name}: cannot be read: "), message
+        assert message.endswith(f" --resume_from_checkpoint {before}")
         (last / name).write_bytes(whole)
     assert not ran
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from modeling_elmo import ElmoConfig, ElmoModel, ElmoTokenizer, layers_elmo
 
-# Calls of each thread, and a tenth of those with new words. The whole test takes 1000.
-CALLS = int(os.environ.get("ELMO_ENDURANCE_CALLS", 30))
+# Calls of each thread, and a tenth of those with new words: 1000 for the whole test.
+CALLS = int(os.environ.get("ELMO_ENDURANCE_CALLS", 15))
 THREADS = 8
 # Sums of a few dozen float32 products, in another order for words that are remembered.
 TOLERANCE = 2e-6
@@ -100,7 +100,7 @@ def test_ever_new_words_leave_memory_flat_and_vectors_the_same(model: ElmoModel)
 
 
 def test_a_fork_of_a_process_that_has_used_a_model_gets_the_same_vectors(model: ElmoModel) -> None:
-    """Even while another thread of the parent is in a call, which the child then has no thread for."""
+    """Even while threads of the parent are in calls, which the child then has no threads for."""
     choose = random.Random(0)
     batches = [random_batch(choose) for _ in range(5)]
     wanted = [vectors(model, batch) for batch in batches]

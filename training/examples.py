@@ -22,13 +22,12 @@ from tqdm import tqdm
 from transformers import BatchEncoding
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.files import atomic_write, reserve
+from modeling_elmo.files import SECONDS_A_DAY, atomic_write, reserve
 from modeling_elmo.heads_elmo import ElmoTaskModel
 
 # Tokens that the biLM reads at once when its layers are kept.
 BATCH_TOKENS = 2048
 GIGABYTE = 1 << 30
-SECONDS_A_DAY = 86_400
 # The settings of ElmoConfig that the layers depend on, beside the weights.
 LAYER_SETTINGS = (
     "cell_clip",
