@@ -179,7 +179,8 @@ def test_a_second_writer_is_refused_with_the_name_of_the_first(
     folder = tmp_path / trained.name
     with one_writer(folder / "out"):
         assert re.fullmatch(rf"{folder}/out: {OWNER}", refused(inputs, folder, capsys))
-        assert compare.main(["--task", "ner", "--output_dir", str(folder / "out")]) == 2
+        files = ["--train_file", str(inputs.data), "--validation_file", str(inputs.data)]
+        assert compare.main(["--task", "ner", *files, "--output_dir", str(folder / "out")]) == 2
         assert re.fullmatch(rf"error: {folder}/out: {OWNER}\n", capsys.readouterr().err)
     assert not list((folder / "out").iterdir())
 

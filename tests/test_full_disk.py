@@ -160,7 +160,8 @@ def test_records_of_a_comparison_and_a_release_are_named(
     disk.fill(0)
     outcomes = {compare.Setting("none", "-", 1.0): [compare.Outcome(0.5, None, 1.0, {})]}
     monkeypatch.setattr(compare, "compare", lambda *_: outcomes)
-    assert compare.main(["--task", "ner", "--output_dir", str(disk.folder)]) == BAD_INPUT
+    files = ["--train_file", str(inputs.data), "--validation_file", str(inputs.data)]
+    assert compare.main(["--task", "ner", *files, "--output_dir", str(disk.folder)]) == BAD_INPUT
     assert_one_line(capsys.readouterr().err, rf"{disk.folder}/comparison.json: {UNKNOWN}")
     disk.give_back()
     disk.fill(20_000)  # enough for the card

@@ -220,8 +220,6 @@ def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
 def compare(own: argparse.Namespace, passed_on: Sequence[str]) -> dict[Setting, list[Outcome]] | None:
     """Do all runs; return what they gave, or None where one was stopped."""
     outcomes: dict[Setting, list[Outcome]] = {}
-    refuse_own_settings(passed_on)
-    fill_in(own, passed_on)
     with in_one_line():
         check_settings(own.output_dir, passed_on)
     for setting in settings_to_run(own.placements, own.mixes, own.fractions):
@@ -262,6 +260,8 @@ def main(arguments: Sequence[str], program: str = "training.compare") -> int:
     recipe = rest[:1] if rest and not rest[0].startswith("-") else []
     passed_on = [*recipe, "--task", own.task, *rest[len(recipe) :]]
     try:
+        refuse_own_settings(passed_on)
+        fill_in(own, passed_on)
         with disk_errors(own.output_dir), one_writer(own.output_dir):
             outcomes = compare(own, passed_on)
             if outcomes is not None:
