@@ -193,8 +193,10 @@ def replace_files(folder: Path, key: str, size: int = 0) -> Iterator[Path]:
             yield scratch
             sync(scratch)
             (folder / key).unlink(missing_ok=True)
+            sync_folder(folder)
             for file in sorted(scratch.iterdir(), key=lambda file: file.name == key):
-                sync_folder(folder)
+                if file.name == key:
+                    sync_folder(folder)
                 os.replace(file, folder / file.name)
             sync_folder(folder)
     finally:

@@ -113,6 +113,19 @@ def test_a_damaged_checkpoint_ends_the_command_in_one_line(
     cut(last / "model.safetensors", before)
     assert refused(inputs, folder, capsys).startswith(f"{last}/model.safetensors: is damaged")
     getattr(inputs, folder.name)(folder, "--resume_from_checkpoint", before)
+    checkpoints.check_digests(last)
+
+
+@pytest.mark.parametrize("trained", ["pretrain"], indirect=True)
+def test_a_later_checkpoint_does_not_displace_the_one_just_written(
+    inputs: kills.Inputs, trained: Path, tmp_path: Path
+) -> None:
+    """Which is later if the run resumed before its last, since that is damaged."""
+    folder = Path(shutil.copytree(trained, tmp_path / trained.name))
+    before = sorted_checkpoints(folder / "out")[0]
+    steps = ["--max_steps", 3, "--save_steps", 1, "--save_total_limit", 1]
+    inputs.pretrain(folder, "--resume_from_checkpoint", before, *steps)
+    assert [path.name for path in sorted_checkpoints(folder / "out")] == ["checkpoint-3", "checkpoint-4"]
 
 
 STATES = {"pretrain": ["optimizers.pt", "process-0.pt"], "finetune": ["optimizer.pt", "scheduler.pt", "rng_state.pth"]}

@@ -19,8 +19,12 @@ DIGESTS_FILE = "digests.json"
 
 def sorted_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints of a folder, oldest first."""
-    steps = [path.name.removeprefix(CHECKPOINT) for path in folder.glob(f"{CHECKPOINT}*")]
-    return [folder / f"{CHECKPOINT}{step}" for step in sorted(filter(str.isdecimal, steps), key=int)]
+    paths = [path for path in folder.glob(f"{CHECKPOINT}*") if path.name.removeprefix(CHECKPOINT).isdecimal()]
+    return sorted(paths, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix(CHECKPOINT))
 
 
 def write_digests(checkpoint: Path) -> None:

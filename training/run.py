@@ -37,6 +37,7 @@ from .checkpoints import (
     read_tensors,
     reading,
     sorted_checkpoints,
+    step_of,
     tensor_bytes,
     write_digests,
     write_tensors,
@@ -227,6 +228,8 @@ class Run:
         # Save at the end too: the last evaluation may take long, or be interrupted.
         if saved_at != self.step and (must_stop or settings.save_steps):
             self.save()
+        elif self.accelerator.is_main_process:
+            self._remove_oldest()  # which a run that was killed after its last checkpoint had no time for
         return not must_stop
 
     def _progress_bar(self, **options: Any) -> tqdm:
@@ -449,9 +452,14 @@ class Run:
             write_tensors(self._own_state(), scratch / process_file(accelerator.process_index))
             accelerator.wait_for_everyone()
             write_digests(scratch)
-        for old in sorted_checkpoints(self.folder)[: -max(self.settings.save_total_limit, 1)]:
-            remove_folder(old)
+        self._remove_oldest()
         accelerator.wait_for_everyone()
+
+    def _remove_oldest(self) -> None:
+        """Remove the oldest checkpoints up to this step. Later ones are there if the run resumed before its last."""
+        earlier = [path for path in sorted_checkpoints(self.folder) if step_of(path) <= self.step]
+        for old in earlier[: -max(self.settings.save_total_limit, 1)]:
+            remove_folder(old)
 
     def _own_state(self) -> dict[str, Any]:
         """Return the state of this process alone."""

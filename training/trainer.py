@@ -90,8 +90,13 @@ class TaskTrainer(Trainer):
         self.saving = None
         if is_first:
             remove(scratch.parent)
-            rotate_checkpoints(str(run), self.args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
+            self.remove_oldest()
         self.accelerator.wait_for_everyone()
+
+    def remove_oldest(self) -> None:
+        """Remove the oldest checkpoints, except for the best."""
+        best = self.state.best_model_checkpoint
+        rotate_checkpoints(str(self.args.output_dir), self.args.save_total_limit, best, use_mtime=True)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with reading(Path(resume_from_checkpoint, SAFE_WEIGHTS_NAME)):
@@ -111,7 +116,8 @@ class TaskTrainer(Trainer):
             check_optimizer(self.optimizer)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with reading(Path(checkpoint or "", "rng_state.pth")):
+        name = "rng_state.pth" if self.args.world_size <= 1 else f"rng_state_{self.args.process_index}.pth"
+        with reading(Path(checkpoint or "", name)):
             super()._load_rng_state(checkpoint)
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
