@@ -240,21 +240,27 @@ def senses(
 # --------------------------------------------------------------------------------------------------------------- wic
 
 
-def compare_pairs(embedder: ElmoEmbedder, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cosines of the two vectors of each pair (layers + 1, pairs), and 1 where the sense is the same."""
+def read_pairs(folder: Path) -> tuple[list[bool], list[list[str]], list[int]]:
+    """Return whether the sense is the same in each pair, and the words and the word's place of its two sentences."""
     data = next(folder.glob("*.data.txt"), folder / "*.data.txt")  # the latter for the error
     gold = data.with_name(data.name.replace(".data.", ".gold."))
     is_same, sentences, places = [], [], []
     with located(data):
         for line, answer in zip(read_lines(data), read_lines(gold), strict=True):
             _, _, positions, *pair = line.split("\t")
-            is_same.append(["F", "T"].index(answer.strip()))
+            is_same.append(["F", "T"].index(answer.strip()) == 1)
             sentences += map(str.split, pair)
             places += map(int, positions.split("-"))
+    return is_same, sentences, places
+
+
+def compare_pairs(embedder: ElmoEmbedder, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cosines of the two vectors of each pair (layers + 1, pairs), and 1 where the sense is the same."""
+    is_same, sentences, places = read_pairs(folder)
     arrays = embed_layers(embedder, sentences, folder.name)
     words = [layers[:, place] for layers, place in zip(arrays, places, strict=True)]
     vectors = unit(np.array(words))  # (2 * pairs, layers + 1, D)
-    return (vectors[::2] * vectors[1::2]).sum(-1).T, np.array(is_same)
+    return (vectors[::2] * vectors[1::2]).sum(-1).T, np.array(is_same, dtype=int)
 
 
 def best_threshold(values: np.ndarray, is_same: np.ndarray) -> float:
