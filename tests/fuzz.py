@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -104,7 +105,8 @@ def main(arguments: Sequence[str]) -> int:
         fuzzer = Fuzzer(chosen, Path(scratch))
         started = time.monotonic()
         failures = 0
-        with tqdm(total=own.cases, unit=" cases", mininterval=1, disable=None) as bar:
+        # Ctrl-C ends the run with the table of what was done.
+        with tqdm(total=own.cases, unit=" cases", mininterval=1, disable=None) as bar, suppress(KeyboardInterrupt):
             for case in itertools.islice(fuzzer.cases(own.seed, own.cases, own.failures), own.cases):
                 cases.append(case)
                 failures += case.outcome.is_failure

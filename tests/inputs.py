@@ -8,6 +8,7 @@ import json
 import lzma
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,6 @@ from typing import Any
 import datasets
 import h5py
 import manylangs_peer
-import numpy as np
 import pyarrow.parquet
 import torch
 from damage import Packing
@@ -25,17 +25,25 @@ from safetensors import safe_open
 from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
-from modeling_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel, ElmoTokenizer, embed_corpus, word_vectors
+from modeling_elmo import (
+    ElmoConfig,
+    ElmoForPreTraining,
+    ElmoForTokenClassification,
+    ElmoModel,
+    ElmoTokenizer,
+    embed_corpus,
+    word_vectors,
+)
 from modeling_elmo.convert_allennlp import convert_allennlp
 from modeling_elmo.convert_elmo import convert_checkpoint, export_checkpoint
 from modeling_elmo.convert_manylangs import convert_manylangs
 from modeling_elmo.corpus import open_corpus
 from modeling_elmo.loading import load_folder
 from modeling_elmo.neighbors import Uses
-from training import evaluate, finetune
+from training import evaluate, finetune, pretrain
 from training.compare import Setting, make_table, run_once
 from training.examples import LayerStore
-from training.settings import Settings, TaskSettings, parse_with_recipe
+from training.settings import TaskSettings
 from training.task_data import read_examples
 
 transformers_logging.disable_progress_bar()
@@ -120,12 +128,26 @@ def describe_model(model: Any, tokenizer: Any) -> list[Any]:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.float().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().float().contiguous().numpy().tobytes())
     return [digest.hexdigest(), sorted(map(repr, tokenizer.get_vocab()))]
 
 
 def read_model(folder: Path) -> list[Any]:
     return describe_model(*load_folder(folder / "model", AutoModel))
+
+
+def read_model_to_finetune(folder: Path) -> list[Any]:
+    settings = TaskSettings(task="ner", model_name_or_path=str(folder / "model"))
+    task = finetune.TASKS["ner"]
+    config, _ = finetune.read_config(task, settings)
+    model, tokenizer = finetune.new_model(task, settings, config, ["O", "B-PER"], Counter())
+    return describe_model(model.elmo, tokenizer)
+
+
+def read_model_to_pretrain(folder: Path) -> list[Any]:
+    path = str(folder / "model")
+    tokenizer = pretrain.load_tokenizer(path)
+    return describe_model(pretrain.tune_model(path, {}, tokenizer), tokenizer)
 
 
 def read_folder_digest(folder: Path) -> list[Any]:
@@ -278,7 +300,11 @@ nw/x 0 1 smiled VBD * - - - Speaker * 0)
 
 #end document
 """
-COREF_ROW = {"doc_key": "a", "sentences": [["Anna", "met", "Boris"], ["She", "smiled"]], "clusters": [[[0, 0], [3, 3]]]}
+COREF_ROW = {
+    "doc_key": "a",
+    "sentences": [["Anna", "met", "Boris"], ["She", "smiled"]],
+    "clusters": [[[0, 0], [3, 3]]],
+}
 SQUAD = {
     "version": "1.1",
     "data": [
@@ -557,7 +583,12 @@ def all_kinds() -> list[Kind]:
         Kind("index", make_index, read_index, ["*.arrow", "*.sha256"], is_sealed=True),
         Kind("layers", make_layers, read_layers, ["cache/*"], is_sealed=True),
         Kind("model", make_model_folder, read_model, model_files),
-        Kind("model-in-shards", partial(make_model_folder, max_shard_size="1KB"), read_model, ["model/*.index.json", *model_files[2:]]),
+        Kind(
+            "model-in-shards",
+            partial(make_model_folder, max_shard_size="1KB"),
+            read_model,
+            ["model/*.index.json", *model_files[2:]],
+        ),
         Kind("bilm-tf", make_bilm, read_bilm),
         Kind("allennlp", make_allennlp, read_allennlp, packings=PACKINGS),
         Kind("manylangs", make_manylangs, read_manylangs),
@@ -567,13 +598,20 @@ def all_kinds() -> list[Kind]:
         Kind("senses", make_senses, read_senses, packings=PACKINGS),
         Kind("comparison", make_comparison, read_comparison),
         Kind("results", make_results, read_results),
-        Kind("recipe", partial(write_file, name="recipe.yaml", content=RECIPE.encode()), partial(read_recipe, task=False)),
+        Kind(
+            "recipe",
+            partial(write_file, name="recipe.yaml", content=RECIPE.encode()),
+            partial(read_recipe, task=False),
+        ),
         Kind(
             "task-recipe",
             partial(write_file, name="recipe.yaml", content=TASK_RECIPE.encode()),
             partial(read_recipe, task=True),
         ),
     ]
+    make = partial(make_model_folder, model_class=ElmoForPreTraining)
+    for name, read in (("finetune", read_model_to_finetune), ("pretrain", read_model_to_pretrain)):
+        kinds.append(Kind(f"model-to-{name}", make, read, model_files))
     for name in ("glove.txt", "glove.txt.gz", "glove.zip", "word2vec.txt", "fasttext.vec"):
         make, read = partial(make_vectors, name=name), partial(read_vectors, name=name)
         kinds.append(Kind(f"vectors-{name}", make, read, packings=PACKINGS))

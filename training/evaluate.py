@@ -26,7 +26,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ from modeling_elmo.loading import MINI_NAME
 from modeling_elmo.scoring import load_scorer, unknown_words
 
 from .figures import draw_comparison, draw_mix
-from .readers import located
+from .readers import check_mix, is_finite, located
 from .settings import PLACEMENTS, described
 from .task_data import read_examples
 
@@ -165,7 +165,7 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
                 if senses:
                     lemma = (token["lemma"].lower(), senses[0][-1])
                     uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ElmoError(f"{path}, line {number}: not a sentence with senses ({error!r})") from error
         yield words, uses
 
@@ -245,12 +245,28 @@ def read_pairs(folder: Path) -> tuple[list[bool], list[list[str]], list[int]]:
     data = next(folder.glob("*.data.txt"), folder / "*.data.txt")  # the latter for the error
     gold = data.with_name(data.name.replace(".data.", ".gold."))
     is_same, sentences, places = [], [], []
-    with located(data):
-        for line, answer in zip(read_lines(data), read_lines(gold), strict=True):
-            _, _, positions, *pair = line.split("\t")
-            is_same.append(["F", "T"].index(answer.strip()) == 1)
-            sentences += map(str.split, pair)
-            places += map(int, positions.split("-"))
+    for number, (line, answer) in enumerate(zip_longest(read_lines(data), read_lines(gold)), start=1):
+        with located(f"{data}, line {number}"):
+            if line is None or answer is None:
+                raise ValueError(f"{data.name} and {gold.name} have different numbers of lines")
+            try:
+                _, _, positions, *pair = line.split("\t")
+                own_places = [int(place) for place in positions.split("-")]
+                is_same.append(["F", "T"].index(answer.strip()) == 1)
+            except ValueError as error:
+                raise ValueError(
+                    "expected word, part of speech, places such as 2-5 and two sentences; T or F"
+                ) from error
+            own_sentences = [sentence.split() for sentence in pair]
+            for place, words in zip(own_places, own_sentences, strict=True):
+                if not 0 <= place < len(words):
+                    raise ValueError(f"there is no word {place} in a sentence of {len(words)}")
+            if len(pair) != 2:
+                raise ValueError(f"{len(pair)} sentences where 2 are compared")
+            sentences += own_sentences
+            places += own_places
+    if not is_same:
+        raise ElmoError(f"{data}: there are no pairs")
     return is_same, sentences, places
 
 
@@ -310,7 +326,12 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
     rows = []
     for folder in folders:
         task = folder.resolve().name
-        rows += [{"task": task, **row} for row in read_comparison(folder / "comparison.json")]
+        rows += [{**row, "task": task} for row in read_comparison(folder / "comparison.json")]
+    depths = {len(shares) for row in rows for shares in row["mix"].values()}
+    if len(depths) > 1:
+        raise ElmoError(
+            f"the comparisons are of models with {', '.join(map(str, sorted(depths)))} layers: compare alike"
+        )
     return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
 
 
@@ -320,11 +341,21 @@ def read_comparison(file: Path) -> Rows:
     if not isinstance(rows, list) or not rows:
         raise ElmoError(f"{file}: expected a list of rows, as training.compare writes it")
     for number, row in enumerate(rows, start=1):
+        place = f"{file}: row {number}"
+        if not isinstance(row, dict):
+            raise ElmoError(f"{place}: expected an object, got {type(row).__name__}")
         missing = [name for name in COLUMNS if name not in row]
         if missing:
-            raise ElmoError(f"{file}: row {number} lacks {', '.join(missing)}: run training.compare again")
+            raise ElmoError(f"{place} lacks {', '.join(missing)}: run training.compare again")
         if row["placement"] not in PLACEMENTS:
-            raise ElmoError(f"{file}: row {number}: placement must be one of {PLACEMENTS}, got {row['placement']!r}")
+            raise ElmoError(f"{place}: placement must be one of {PLACEMENTS}, got {row['placement']!r}")
+        for name in ("model", "metric"):
+            if not isinstance(row[name], str):
+                raise ElmoError(f"{place}: {name} must be text, got {row[name]!r}")
+        for name in ("fraction", "mean", "standard deviation"):
+            if not is_finite(row[name]) and (name, row[name]) != ("standard deviation", None):
+                raise ElmoError(f"{place}: {name} must be a number, got {row[name]!r}")
+        check_mix(row["mix"], f"{place}: mix")
     return rows
 
 

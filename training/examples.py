@@ -29,6 +29,8 @@ from modeling_elmo.heads_elmo import ElmoTaskModel
 BATCH_TOKENS = 2048
 GIGABYTE = 1 << 30
 SECONDS_A_DAY = 86_400
+# At the end of a file of layers: the SHA-256 of the rest.
+DIGEST_BYTES = 32
 # The settings of ElmoConfig that the layers depend on, beside the weights.
 LAYER_SETTINGS = (
     "cell_clip",
@@ -138,7 +140,7 @@ class LayerStore:
             return None
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"layers-{_fingerprint(texts, model)}.f32"
-        if path.is_file():
+        if _is_intact(path, size):
             os.utime(path)
             return cls(path, texts, features)
         _make_room(folder, limit * GIGABYTE - size, in_use)
@@ -146,7 +148,17 @@ class LayerStore:
             values = np.memmap(scratch, dtype=np.float32, mode="w+", shape=(tokens, features))
             _compute_layers(values, texts, model, tokenizer)
             values.flush()
+            with open(scratch, "ab") as file:
+                file.write(hashlib.sha256(values.data).digest())
         return cls(path, texts, features)
+
+
+def _is_intact(path: Path, size: int) -> bool:
+    """Return whether a file of layers is there as it was written: `size` bytes, and their digest at its end."""
+    if not path.is_file() or path.stat().st_size != size + DIGEST_BYTES:
+        return False
+    content = np.memmap(path, dtype=np.uint8, mode="r")
+    return hashlib.sha256(content[:size].data).digest() == content[size:].tobytes()
 
 
 def text_places(texts: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], slice]:
