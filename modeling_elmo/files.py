@@ -88,6 +88,8 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
         yield scratch
         if scratch.is_dir() and path.is_dir():
             _replace_folder(scratch, path)
+        elif path.is_dir():
+            raise ElmoError(f"{path}: a folder where a file must be written")
         else:
             os.replace(scratch, path)
     finally:

@@ -18,7 +18,6 @@ from array import array
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import torch
 from torch import Tensor
@@ -30,6 +29,11 @@ from .files import ElmoError, StrPath, check_input_file, first_line
 HEAD_BYTES = 1 << 16
 # Updating the progress bar for every line would take as long as reading.
 LINES_PER_UPDATE = 1 << 13
+# What damaged archives lead to, and those with a password or of a compression that Python does not know.
+READING_ERRORS = (
+    *(OSError, EOFError, RuntimeError, ValueError),
+    *(struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+)
 LARGEST_VALUE = torch.finfo(torch.float32).max
 # More bytes are no word and its values.
 LONGEST_LINE = 1 << 20
@@ -66,17 +70,7 @@ def load_word_vectors(path: StrPath, counts: Mapping[str, int], most_frequent: i
             words, vectors = _read(str(path), stream, needed, most_frequent, bar)
     except ElmoError:
         raise
-    # Damaged archives lead zipfile to many exceptions; so does a password, or a compression that it does not know.
-    except (
-        OSError,
-        EOFError,
-        RuntimeError,
-        ValueError,
-        struct.error,
-        zlib.error,
-        lzma.LZMAError,
-        BadZipFile,
-    ) as error:
+    except READING_ERRORS as error:
         raise ElmoError(f"{path}: cannot be read, is it damaged? ({first_line(error)})") from error
     return WordVectors(words, vectors, _describe_coverage(counts, set(words)))
 

@@ -400,9 +400,8 @@ def run_cases(
         if outcome.is_failure:
             file, name = damage_copy(kind, source, seed, folder)
             if kept is not None:
-                _keep(
-                    folder / file, kept / f"{kind.name}-{seed}", f"{file}: {name}: {outcome.kind}\n{outcome.details}\n"
-                )
+                text = f"{file}: {name}: {outcome.kind}\n{outcome.details}\n"
+                _keep(folder / file, kept / f"{kind.name}-{seed}", text)
         cases.append(Case(kind.name, seed, file, name, outcome))
     shutil.rmtree(folder.parent, ignore_errors=True)
     return cases

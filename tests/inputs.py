@@ -20,6 +20,7 @@ import h5py
 import manylangs_peer
 import pyarrow.parquet
 import torch
+import yaml
 from damage import Packing
 from safetensors import safe_open
 from transformers import AutoModel
@@ -43,7 +44,7 @@ from modeling_elmo.neighbors import Uses
 from training import evaluate, finetune, pretrain
 from training.compare import Setting, make_table, run_once
 from training.examples import LayerStore
-from training.settings import TaskSettings
+from training.settings import TaskSettings, read_settings
 from training.task_data import read_examples
 
 transformers_logging.disable_progress_bar()
@@ -496,13 +497,12 @@ num_train_epochs: 3
 """
 
 
-def read_recipe(folder: Path, task: bool) -> list[Any]:
-    file = str(folder / "recipe.yaml")
-    if task:
-        settings, training = finetune.read_arguments([file, "--output_dir", str(folder / "out")])
-        return [str(settings), str(training.learning_rate)]
-    from training.settings import read_settings
-
+def read_recipe(folder: Path, name: str) -> list[Any]:
+    file = str(folder / name)
+    if name.startswith("task"):
+        task_settings, training = finetune.read_arguments([file, "--output_dir", str(folder / "out")])
+        task_settings.head_config()
+        return [str(task_settings), str(training.learning_rate)]
     settings = read_settings([file])
     settings.elmo_config()
     return [str(settings)]
@@ -572,23 +572,19 @@ def read_layers(folder: Path) -> list[Any]:
     return [hashlib.sha256(store.values.tobytes()).hexdigest()]
 
 
-# ------------------------------------------------------------------------------------------------------------ all kinds
+# ----------------------------------------------------------------------------------------------------------- all kinds
 
 
 def all_kinds() -> list[Kind]:
     """Return every kind of input."""
     model_files = ("model/*.json", "model/vocab.txt", "model/*.safetensors")
+    make_shard_files = partial(make_model_folder, max_shard_size="1KB")
     kinds = [
         Kind("shards", make_shards, read_shards, [".out.h5.parts/*"], is_sealed=True),
         Kind("index", make_index, read_index, ["*.arrow", "*.sha256"], is_sealed=True),
         Kind("layers", make_layers, read_layers, ["cache/*"], is_sealed=True),
         Kind("model", make_model_folder, read_model, model_files),
-        Kind(
-            "model-in-shards",
-            partial(make_model_folder, max_shard_size="1KB"),
-            read_model,
-            ["model/*.index.json", *model_files[2:]],
-        ),
+        Kind("model-in-shards", make_shard_files, read_model, ["model/*.index.json", "model/*.safetensors"]),
         Kind("bilm-tf", make_bilm, read_bilm),
         Kind("allennlp", make_allennlp, read_allennlp, packings=PACKINGS),
         Kind("manylangs", make_manylangs, read_manylangs),
@@ -598,17 +594,13 @@ def all_kinds() -> list[Kind]:
         Kind("senses", make_senses, read_senses, packings=PACKINGS),
         Kind("comparison", make_comparison, read_comparison),
         Kind("results", make_results, read_results),
-        Kind(
-            "recipe",
-            partial(write_file, name="recipe.yaml", content=RECIPE.encode()),
-            partial(read_recipe, task=False),
-        ),
-        Kind(
-            "task-recipe",
-            partial(write_file, name="recipe.yaml", content=TASK_RECIPE.encode()),
-            partial(read_recipe, task=True),
-        ),
     ]
+    recipes = {"recipe.yaml": RECIPE, "task-recipe.yaml": TASK_RECIPE}
+    for name in ("recipe", "task-recipe"):  # JSON is YAML, and has its values damaged one by one
+        recipes[f"{name}.json"] = json.dumps(yaml.safe_load(recipes[f"{name}.yaml"]))
+    for name, content in recipes.items():
+        make = partial(write_file, name=name, content=content.encode())
+        kinds.append(Kind(name, make, partial(read_recipe, name=name)))
     make = partial(make_model_folder, model_class=ElmoForPreTraining)
     for name, read in (("finetune", read_model_to_finetune), ("pretrain", read_model_to_pretrain)):
         kinds.append(Kind(f"model-to-{name}", make, read, model_files))

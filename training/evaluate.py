@@ -56,6 +56,8 @@ SECONDS_BETWEEN_LINES = 30
 # The inventory of senses that both SemCor and Senseval-2 have.
 INVENTORY = "WordNet-eng30"
 SENSE_PREFIX = "eng30-"
+# A line of Word in Context: word, part of speech, the word's places, two sentences.
+PAIR = re.compile(r"[^\t]*\t[^\t]*\t(\d{1,9})-(\d{1,9})\t([^\t]*)\t([^\t]*)")
 # A cosine with a vector of zeros is 0.
 SMALLEST = 1e-12
 
@@ -249,22 +251,17 @@ def read_pairs(folder: Path) -> tuple[list[bool], list[list[str]], list[int]]:
         with located(f"{data}, line {number}"):
             if line is None or answer is None:
                 raise ValueError(f"{data.name} and {gold.name} have different numbers of lines")
-            try:
-                _, _, positions, *pair = line.split("\t")
-                own_places = [int(place) for place in positions.split("-")]
-                is_same.append(["F", "T"].index(answer.strip()) == 1)
-            except ValueError as error:
-                raise ValueError(
-                    "expected word, part of speech, places such as 2-5 and two sentences; T or F"
-                ) from error
-            own_sentences = [sentence.split() for sentence in pair]
-            for place, words in zip(own_places, own_sentences, strict=True):
-                if not 0 <= place < len(words):
+            match = PAIR.fullmatch(line)
+            if match is None or answer.strip() not in ("F", "T"):
+                raise ValueError("expected a word, its part of speech, places such as 2-5 and two sentences; T or F")
+            first, second, *pair = match.groups()
+            for place, sentence in zip((int(first), int(second)), pair, strict=True):
+                words = sentence.split()
+                if place >= len(words):
                     raise ValueError(f"there is no word {place} in a sentence of {len(words)}")
-            if len(pair) != 2:
-                raise ValueError(f"{len(pair)} sentences where 2 are compared")
-            sentences += own_sentences
-            places += own_places
+                sentences.append(words)
+                places.append(place)
+            is_same.append(answer.strip() == "T")
     if not is_same:
         raise ElmoError(f"{data}: there are no pairs")
     return is_same, sentences, places
@@ -329,9 +326,8 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
         rows += [{**row, "task": task} for row in read_comparison(folder / "comparison.json")]
     depths = {len(shares) for row in rows for shares in row["mix"].values()}
     if len(depths) > 1:
-        raise ElmoError(
-            f"the comparisons are of models with {', '.join(map(str, sorted(depths)))} layers: compare alike"
-        )
+        counts = " and ".join(map(str, sorted(depths)))
+        raise ElmoError(f"the mixes are of models with {counts} layers, which have no table together")
     return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
 
 

@@ -55,7 +55,8 @@ def located(place: object) -> Iterator[None]:
         raise  # an inner place is more exact
     except ValueError as error:
         raise ElmoError(f"{place}: {first_line(error)}") from error
-    except (TypeError, KeyError, AttributeError) as error:  # values of other types, or keys that are missing
+    # Values of other types or sizes, or keys that are missing.
+    except (TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise ElmoError(f"{place}: not the data of this task: {error!r}") from error
 
 

@@ -337,15 +337,31 @@ def parse_with_recipe(
         for action in parser._actions:
             if action.dest in chosen:
                 action.required = False
-                if action.nargs == "+" and isinstance(chosen[action.dest], str):
-                    chosen[action.dest] = [chosen[action.dest]]
+                chosen[action.dest] = _as_typed(action, chosen[action.dest], recipe)
         parser.set_defaults(**chosen)
-    *parsed, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+    except (TypeError, AttributeError) as error:  # TrainingArguments checks values, not their types
+        raise ElmoError(f"{recipe}: a setting has a value of the wrong type: {first_line(error)}") from error
     if unknown:
         raise ElmoError(
             f"{program} has no setting `{unknown[0]}`{_suggest(unknown[0], parser._option_string_actions)}"
         )
     return tuple(parsed)
+
+
+def _as_typed(action: argparse.Action, value: Any, recipe: str) -> Any:
+    """Return a recipe's value for a setting. Numbers are returned as they are typed: the parser checks them."""
+    is_number = action.type in (int, float)
+    if isinstance(value, (dict, list)) and is_number:
+        raise ElmoError(f"{recipe}: `{action.dest}` must be one value, got {value!r}")
+    if value is None and is_number and action.default is not None:
+        raise ElmoError(f"{recipe}: `{action.dest}` needs a value")
+    if is_number and value is not None:
+        return str(value)
+    if action.nargs == "+" and action.type is str:
+        return [str(item) for item in (value if isinstance(value, list) else [value])]
+    return value
 
 
 def _read_recipe(recipe: str, names: Sequence[str]) -> dict[str, Any]:
