@@ -39,7 +39,8 @@ class ElmoError(ValueError):
 def one_line(message: object) -> str:
     """Return a message as one line of bearable length, whatever names and values it quotes."""
     text = UNPRINTABLE.sub(" ", str(message)).strip()
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 2]} …"
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} … {text[3 - half :]}"
 
 
 def first_line(error: BaseException) -> str:
