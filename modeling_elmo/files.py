@@ -147,7 +147,7 @@ def read_json(path: StrPath) -> Any:
     try:
         if os.path.getsize(path) > LARGEST_JSON:
             raise ElmoError(f"{path}: over {LARGEST_JSON:,} bytes")
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ElmoError:
         raise
     except OSError as error:

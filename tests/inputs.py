@@ -579,6 +579,7 @@ def read_layers(folder: Path) -> list[Any]:
 def all_kinds() -> list[Kind]:
     """Return every kind of input."""
     model_files = ("model/*.json", "model/vocab.txt", "model/*.safetensors")
+    shard_files = ("model/*.index.json", "model/*.safetensors")
     make_shard_files = partial(make_model_folder, max_shard_size="1KB")
     kinds = [
         Kind("shards", make_shards, read_shards, [".out.h5.parts/*"], is_slow=True, is_sealed=True),
