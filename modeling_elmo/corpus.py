@@ -307,11 +307,8 @@ def _load(*arguments: Any, **options: Any) -> Any:
 
 
 def _load_dataset(name: str, config_name: str | None, split: str | None, streaming: bool) -> Any:
-    is_saved = any(Path(name, file).is_file() for file in SAVED_DATASET_FILES)
-    if is_saved:
-        loaded = load_saved(name)
-    else:
-        loaded = _load(name, config_name, split=split, streaming=streaming)
+    is_saved = any(os.path.isfile(Path(name, file)) for file in SAVED_DATASET_FILES)
+    loaded = load_saved(name) if is_saved else _load(name, config_name, split=split, streaming=streaming)
     if isinstance(loaded, dict):
         if split is None and len(loaded) == 1:
             (split,) = loaded
