@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .files import BAD_INPUT, INTERRUPTED, MINI_NAME, ElmoError, report_interrupts
+from .files import BAD_INPUT, INTERRUPTED, MINI_NAME, ElmoError, one_line, report_interrupts
 
 RESUME = "run the same command again to resume"
 
@@ -61,7 +61,7 @@ def command_errors(when_interrupted: str = "nothing was written") -> Iterator[No
     except BrokenPipeError:  # the reader of the output has closed it, which is no error
         raise
     except (ElmoError, OSError, ImportError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {one_line(error)}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt as interrupt:
         typer.echo(f"interrupted: {when_interrupted}", err=True)

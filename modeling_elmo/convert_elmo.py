@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import reprlib
 import sys
 import textwrap
@@ -345,8 +346,9 @@ def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     path = paths[0]
     if path.name.endswith((".tar.gz", ".tgz", ".tar", ".th")):
         return "AllenNLP", [path]
-    if path.is_file():
-        raise ElmoError(f"{path}: not a checkpoint; expected a folder, model.tar.gz, weights.th, or two files")
+    if not os.path.isdir(path):
+        trouble = "not a checkpoint" if os.path.exists(path) else "no such file or folder"
+        raise ElmoError(f"{path}: {trouble}; expected a folder, model.tar.gz, weights.th, or two files")
     files = {entry.name for entry in path.iterdir()}
     if files & {"encoder.pkl", "token_embedder.pkl"}:
         return "ELMoForManyLangs", [path]

@@ -5,23 +5,29 @@ Plain text is read here, so that it needs no other package. Everything else is r
 
 import bz2
 import gzip
+import itertools
 import logging
 import lzma
+import os
 import sys
-import zlib
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from .files import ElmoError, file_digest, first_line, require
+from .files import ElmoError, check_input_file, file_digest, first_line, require
 from .tokenization_elmo import ElmoTokenizer
 
 STANDARD_INPUT = "-"
 # The builder of `datasets` that reads a file, by the file's extension. A file with any other is plain text.
 BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+# Bytes of the longest line. SQuAD 2.0 is one of 42 MB; a small compressed file can hold one of any size.
+LONGEST_LINE = 1 << 26
+BLOCK = 1 << 20
+# Names of pipes that are open already, such as those of process substitution.
+OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 # Both are written by `save_to_disk`.
 SAVED_DATASET_FILES = ("dataset_info.json", "dataset_dict.json")
 
@@ -45,21 +51,56 @@ class TextLines:
             if file == STANDARD_INPUT:
                 yield from decode_lines(sys.stdin.buffer, "standard input")
                 continue
-            opener = OPENERS.get(Path(file).suffix.lower(), open)
-            with opener(file, "rb") as stream:
+            if not file.startswith(OPEN_PIPES):
+                check_input_file(file)
+            with open_file(file) as stream:
                 yield from decode_lines(stream, file)
 
 
-def decode_lines(stream: Iterable[bytes], name: object) -> Iterator[str]:
+def open_file(file: str) -> Any:
+    """Open a file to read its bytes, decompressed by its extension."""
+    opener = OPENERS.get(Path(file).suffix.lower(), open)
+    return opener(file, "rb")
+
+
+def decode_lines(stream: BinaryIO, name: object) -> Iterator[str]:
     """Yield the lines of UTF-8 text without their ends; the error about others names the line."""
     encoding = "utf-8-sig"  # of the first line
-    for number, line in enumerate(stream, start=1):
+    for number in itertools.count(1):
+        line = stream.readline(LONGEST_LINE + 1)
+        if not line:
+            return
+        if len(line) > LONGEST_LINE:
+            raise ElmoError(_too_long(name, number))
         try:
             yield line.decode(encoding).rstrip("\r\n")
         except UnicodeDecodeError as error:
             message = f"{name}: line {number} is not UTF-8: {error.reason} at byte {error.start}"
             raise ElmoError(message) from error
         encoding = "utf-8"
+
+
+def check_lines(file: str) -> None:
+    """Refuse a line that is too long, without reading it whole, and a compressed file with nothing inside."""
+    is_compressed = Path(file).suffix.lower() in OPENERS
+    if not is_compressed and os.path.getsize(file) <= LONGEST_LINE:
+        return
+    number, length = 1, 0
+    with open_file(file) as stream:
+        if not stream.peek(1):
+            raise ElmoError(f"{file}: the file is empty")
+        while block := stream.read(BLOCK):
+            end = block.find(b"\n")
+            length += len(block) if end < 0 else end
+            if length > LONGEST_LINE:
+                raise ElmoError(_too_long(file, number))
+            if end >= 0:
+                number += block.count(b"\n")
+                length = len(block) - block.rfind(b"\n") - 1
+
+
+def _too_long(name: object, number: int) -> str:
+    return f"{name}: line {number} has over {LONGEST_LINE:,} bytes"
 
 
 @dataclass
@@ -203,15 +244,16 @@ def translate_errors(prefix: str, files: Sequence[str] = ()) -> Iterator[None]:
         for _ in TextLines(files):
             pass
         raise ElmoError(f"{prefix}: {first_line(error)}") from error
-    except (OSError, ValueError, KeyError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise ElmoError(f"{prefix}: {first_line(error)}") from error
+    # Damaged files lead datasets, pyarrow and pandas to nearly every built-in exception.
+    except Exception as error:
+        raise ElmoError(f"{prefix}: {first_line(error.__cause__ or error)}") from error
 
 
 def _names_a_file(source: str) -> bool:
     """Return whether a source is a file, existing or not, rather than a dataset."""
     path = Path(source)
-    if path.exists():
-        return not path.is_dir()
+    if os.path.exists(path):
+        return not os.path.isdir(path)
     return source.count("/") > 1 or path.suffix.lower() in (".txt", *BUILDERS, *OPENERS)
 
 
@@ -225,12 +267,10 @@ def _find_builder(files: Sequence[str]) -> str:
     """Check that the files exist and are of one format, and return the name of that."""
     builders = set()
     for file in files:
-        path = Path(file)
-        if not path.exists():
-            raise ElmoError(f"{file}: no such file")
-        if not path.is_file():
+        if os.path.exists(file) and not os.path.isfile(file):
             raise ElmoError(f"{file}: not a regular file; pass - to read from a pipe")
-        if path.stat().st_size == 0:
+        check_input_file(file)
+        if os.path.getsize(file) == 0:
             raise ElmoError(f"{file}: the file is empty")
         builders.add(BUILDERS.get(_extension(file), "text"))
     if len(builders) != 1:
@@ -243,6 +283,9 @@ def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
     # Its readers log the error that they raise, which would be reported twice.
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
     options: dict[str, Any] = {}
+    if builder in ("text", "csv", "json"):
+        for file in files:
+            check_lines(file)
     if builder in ("text", "csv"):
         options["encoding"] = "utf-8-sig"
     if builder == "csv":
@@ -264,11 +307,8 @@ def _load(*arguments: Any, **options: Any) -> Any:
 
 
 def _load_dataset(name: str, config_name: str | None, split: str | None, streaming: bool) -> Any:
-    is_saved = any(Path(name, file).is_file() for file in SAVED_DATASET_FILES)
-    if is_saved:
-        loaded = require("datasets", "embed").load_from_disk(name)
-    else:
-        loaded = _load(name, config_name, split=split, streaming=streaming)
+    is_saved = any(os.path.isfile(Path(name, file)) for file in SAVED_DATASET_FILES)
+    loaded = load_saved(name) if is_saved else _load(name, config_name, split=split, streaming=streaming)
     if isinstance(loaded, dict):
         if split is None and len(loaded) == 1:
             (split,) = loaded
@@ -276,6 +316,14 @@ def _load_dataset(name: str, config_name: str | None, split: str | None, streami
             raise ElmoError(f"{name}: --split must be one of {', '.join(loaded)}, got {split!r}")
         loaded = loaded[split]
     return loaded.to_iterable_dataset() if is_saved and streaming else loaded
+
+
+def load_saved(name: str) -> Any:
+    """Load what `save_to_disk` wrote. Arrow maps it into memory, and would crash over offsets that lead elsewhere."""
+    loaded = require("datasets", "embed").load_from_disk(name)
+    for dataset in loaded.values() if isinstance(loaded, dict) else [loaded]:
+        dataset.data.table.validate(full=True)
+    return loaded
 
 
 def _find_column(rows: Any, column: str | None, name: str, files: Sequence[str]) -> str:

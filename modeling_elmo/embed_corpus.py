@@ -262,7 +262,7 @@ def embed_corpus(
     _check_format(output.suffix.lower())
     check_output_file(output, overwrite)
     # A file is read as it is, without a copy in the cache of `datasets`.
-    corpus = open_corpus(source, column=column, split=split, streaming=Path(source).is_file(), tokenized=tokenized)
+    corpus = open_corpus(source, column=column, split=split, streaming=os.path.isfile(source), tokenized=tokenized)
     identity = corpus.identity
     if identity is None and processes > 1:
         raise ElmoError("processes cannot share standard input: write it to a file first")

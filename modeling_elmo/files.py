@@ -25,6 +25,9 @@ LARGEST_JSON = 1 << 30
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 BLOCK = 1 << 20
 SECONDS_A_DAY = 86_400
+# Characters of a message, and those that would end its line, or do worse in a terminal.
+LONGEST_MESSAGE = 1000
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 # Exit codes of every command: after an `ElmoError`, and the one that shells give for Ctrl-C.
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -34,6 +37,16 @@ MINI_NAME = "elmo-mini"
 
 class ElmoError(ValueError):
     """Bad input, settings or files. The message is one line; commands print it without a traceback."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(one_line(message))
+
+
+def one_line(message: object) -> str:
+    """Return a message as one line of bearable length, whatever names and values it quotes."""
+    text = UNPRINTABLE.sub(" ", str(message)).strip()
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} … {text[3 - half :]}"
 
 
 def first_line(error: BaseException) -> str:
@@ -120,6 +133,8 @@ def atomic_write(path: StrPath, size: int = 0, scratch: Path | None = None) -> I
             sync(scratch)
             if scratch.is_dir() and path.is_dir():
                 _replace_folder(scratch, path)
+            elif path.is_dir():
+                raise ElmoError(f"{path}: a folder where a file must be written")
             else:
                 os.replace(scratch, path)
             sync_folder(path.parent)
@@ -255,14 +270,21 @@ def write_text(path: StrPath, text: str) -> None:
         scratch.write_text(text, encoding="utf-8")
 
 
+def check_input_file(path: StrPath) -> None:
+    """Refuse what is not a regular file: a device may never end, a pipe may never begin."""
+    if not os.path.exists(path):
+        raise ElmoError(f"{path}: no such file")
+    if not os.path.isfile(path):
+        raise ElmoError(f"{path}: not a regular file")
+
+
 def read_json(path: StrPath) -> Any:
     """Read a JSON file. What never ends, such as a device, is refused."""
+    check_input_file(path)
     try:
-        if Path(path).exists() and not Path(path).is_file():
-            raise ElmoError(f"{path}: not a regular file")
         if os.path.getsize(path) > LARGEST_JSON:
             raise ElmoError(f"{path}: over {LARGEST_JSON:,} bytes")
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ElmoError:
         raise
     except OSError as error:
@@ -273,6 +295,7 @@ def read_json(path: StrPath) -> Any:
 
 def file_digest(path: StrPath) -> str:
     """Return the SHA-256 of a file's contents."""
+    check_input_file(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):

@@ -1,7 +1,9 @@
 """Find and load a model: elmo-mini, a folder, or one of the Hub. What cannot be what it says is refused by name."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from transformers import AutoTokenizer
 
 from . import MINI
 from .configuration_elmo import ElmoConfig
-from .files import MINI_NAME, ElmoError, StrPath, file_digest, first_line, read_json
+from .files import MINI_NAME, ElmoError, StrPath, check_input_file, file_digest, first_line, read_json
 from .tokenization_elmo import ElmoTokenizer
 
 # What a model needs of a repository on the Hub.
@@ -31,6 +33,11 @@ MODEL_KINDS = {
     "ElmoForSemanticRoleLabeling": "a labeler of semantic roles",
     "ElmoForCoreferenceResolution": "a model of coreference",
 }
+# What damaged JSON and weights lead transformers to.
+LOADING_ERRORS = (
+    *(OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError),
+    *(SafetensorError, StrictDataclassError),
+)
 # Where the models come from that commands need.
 ORIGINS = {
     "ElmoForPreTraining": "a folder of training.pretrain, with --save_softmax",
@@ -40,13 +47,13 @@ ORIGINS = {
 
 def packaged_model(name: str) -> str:
     """Return the folder of elmo-mini for its name, unless there is a folder of that name, and anything else as is."""
-    return MINI if name == MINI_NAME and not Path(name).exists() else name
+    return MINI if name == MINI_NAME and not os.path.exists(name) else name
 
 
 def find_model(name: StrPath) -> Path:
     """Return the folder of a model: elmo-mini in the package, a folder, or one that the Hub has, downloaded."""
     folder = Path(packaged_model(str(name)))
-    if folder.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) or str(name).startswith("."):
+    if os.path.exists(folder) or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) or str(name).startswith("."):
         return folder
     try:
         return Path(snapshot_download(str(name), allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
@@ -56,17 +63,17 @@ def find_model(name: StrPath) -> Path:
 
 def model_digests(folder: StrPath) -> dict[str, str]:
     """Return the digest of every file that makes a model what it is, wherever its folder is."""
-    digests = {}
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in (".json", ".safetensors", ".bin", ".txt"):
-            digests[path.name] = file_digest(path)
-    return digests
+    return {path.name: file_digest(path) for path in _model_files(Path(folder))}
+
+
+def _model_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".safetensors", ".bin", ".txt")]
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the config.json of a model folder; refuse any other folder."""
     config_file = folder / "config.json"
-    if not config_file.is_file():
+    if not os.path.isfile(config_file):
         raise ElmoError(f"{folder}: not a model folder: config.json is missing")
     config = read_json(config_file)
     model_type = config.get("model_type") if isinstance(config, dict) else None
@@ -115,6 +122,20 @@ def _check_tokenizer(folder: Path, tokenizer: Any, config: ElmoConfig) -> None:
         raise ElmoError(f"{folder}: `max_characters_per_token` is {read} in config.json, {spelled} in the tokenizer's")
 
 
+@contextmanager
+def loading_errors(folder: StrPath) -> Iterator[None]:
+    """Raise what transformers says of a damaged folder as one line."""
+    if os.path.isdir(folder):
+        for path in _model_files(Path(folder)):  # transformers goes on without a vocabulary that is no file
+            check_input_file(path)
+    try:
+        yield
+    except ElmoError:
+        raise
+    except LOADING_ERRORS as error:
+        raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
+
+
 def load_folder(
     folder: StrPath, auto_class: Any, refused: Sequence[str] = ("missing", "mismatched")
 ) -> tuple[Any, ElmoTokenizer]:
@@ -123,20 +144,15 @@ def load_folder(
     config = read_config(folder)
     try:
         sizes = ElmoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, StrictDataclassError) as error:
+    except LOADING_ERRORS as error:
         raise ElmoError(f"{folder / 'config.json'}: {first_line(error.__cause__ or error)}") from error
     check_kind(folder, config, auto_class.__name__)
     options = {"local_files_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    try:
+    with loading_errors(folder):
         _check_room(folder, auto_class, sizes)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         _check_tokenizer(folder, tokenizer, sizes)
         model, loading = auto_class.from_pretrained(folder, **options)
-    except ElmoError:
-        raise
-    # Damaged JSON leads transformers to nearly every built-in exception.
-    except (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError) as error:
-        raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
     for problem in refused:
         keys = sorted(map(str, loading[f"{problem}_keys"]))
         if keys:

@@ -24,7 +24,7 @@ from torch import Tensor
 from .corpus import is_tokenized, warn_about_splitting
 from .embed_corpus import Report, embed_corpus
 from .embedding import ElmoEmbedder
-from .files import ElmoError, StrPath, file_digest, require, write_text
+from .files import ElmoError, StrPath, check_input_file, file_digest, require, write_text
 from .loading import find_model, model_digests
 from .scoring import is_typed_tokenized, marked_word
 from .splitting_elmo import split_text
@@ -79,7 +79,7 @@ class Uses:
         column: str | None = None,
     ) -> None:
         self.corpus = Path(corpus)
-        if not self.corpus.is_file():
+        if not os.path.isfile(corpus):
             raise ElmoError(f"{corpus}: no such file; the corpus is text with one sentence per line, or a table of it")
         model = find_model(model)
         self.embedder = ElmoEmbedder.from_pretrained(model, layers=layer)
@@ -126,6 +126,7 @@ class Uses:
     def _is_intact(self) -> bool:
         """Return whether the index is there as it was written. Arrow would read past the end of a damaged one."""
         try:
+            check_input_file(self._digest_file)
             return self._digest_file.read_text(encoding="utf-8") == file_digest(self.index)
         except (OSError, ValueError):
             return False

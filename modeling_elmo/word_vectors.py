@@ -6,10 +6,13 @@ of which the words of a data set take some megabytes.
 Shapes: N kept words, D values of a vector.
 """
 
+import codecs
 import contextlib
 import gzip
 import io
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from array import array
@@ -21,14 +24,21 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .files import ElmoError, StrPath, first_line
+from .files import ElmoError, StrPath, check_input_file, first_line
 
 # The beginning of a file, which tells binary files from text.
 HEAD_BYTES = 1 << 16
 # Updating the progress bar for every line would take as long as reading.
 LINES_PER_UPDATE = 1 << 13
+# What damaged archives lead to, and those with a password or of a compression that Python does not know.
+READING_ERRORS = (
+    *(OSError, EOFError, RuntimeError, ValueError),
+    *(struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+)
 LARGEST_VALUE = torch.finfo(torch.float32).max
-HEADER = re.compile(rb"\d+ \d+")
+# More bytes are no word and its values.
+LONGEST_LINE = 1 << 20
+HEADER = re.compile(rb"\d{1,9} \d{1,9}")
 ARCHIVE_MEMBER = re.compile(r"(.+\.zip):(.+)", re.IGNORECASE)
 # Text has none of these bytes; float32 numbers soon do.
 BINARY = re.compile(rb"[\x00-\x08]")
@@ -59,7 +69,9 @@ def load_word_vectors(path: StrPath, counts: Mapping[str, int], most_frequent: i
             tqdm(desc="Reading word vectors", total=size, unit="B", unit_scale=True, disable=None) as bar,
         ):
             words, vectors = _read(str(path), stream, needed, most_frequent, bar)
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except ElmoError:
+        raise
+    except READING_ERRORS as error:
         raise ElmoError(f"{path}: cannot be read, is it damaged? ({first_line(error)})") from error
     return WordVectors(words, vectors, _describe_coverage(counts, set(words)))
 
@@ -73,7 +85,7 @@ def _read(
     words: dict[str, None] = {}
     values = array("f")
     dimension = rows = 0
-    for number, line in _numbered_lines(stream, bar):
+    for number, line in _numbered_lines(name, stream, bar):
         if number == 1 and HEADER.fullmatch(line):
             dimension = int(line.split()[1])
             continue
@@ -93,14 +105,19 @@ def _read(
     return list(words), vectors.view(-1, dimension)
 
 
-def _numbered_lines(stream: io.BufferedReader, bar: tqdm) -> Iterator[tuple[int, bytes]]:
+def _numbered_lines(name: str, stream: io.BufferedReader, bar: tqdm) -> Iterator[tuple[int, bytes]]:
     """Yield lines that are not blank, without their ends: fastText leaves a blank after the last value."""
-    read = 0
-    for number, line in enumerate(stream, start=1):
+    read = number = 0
+    while line := stream.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise ElmoError(f"{name}, line {number}: over {LONGEST_LINE:,} bytes, too long for a word and its vector")
         read += len(line)
         if number % LINES_PER_UPDATE == 0:
             bar.update(read)
             read = 0
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         stripped = line.rstrip(b" \r\n")
         if stripped:
             yield number, stripped
@@ -153,8 +170,7 @@ def _open(path: StrPath) -> Iterator[tuple[io.BufferedReader, int | None]]:
     match = ARCHIVE_MEMBER.fullmatch(str(path))
     name, member = match.groups() if match else (path, None)
     file = Path(name)
-    if not file.is_file():
-        raise ElmoError(f"{file}: no such file")
+    check_input_file(file)
     raw: Any
     size: int | None = file.stat().st_size
     with contextlib.ExitStack() as stack:
@@ -162,10 +178,7 @@ def _open(path: StrPath) -> Iterator[tuple[io.BufferedReader, int | None]]:
             archive = stack.enter_context(zipfile.ZipFile(file))
             info = _choose_member(file, archive, member)
             size = info.file_size
-            try:
-                raw = archive.open(info)
-            except RuntimeError as error:  # a password, or a compression that Python does not know
-                raise ElmoError(f"{file}: {first_line(error)}") from error
+            raw = archive.open(info)
         elif file.suffix.lower() == ".gz":
             raw, size = stack.enter_context(gzip.open(file)), None
         else:

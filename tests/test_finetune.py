@@ -586,7 +586,7 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--elmo_placement", "both"], "ELMo needs a biLM: give --model_name_or_path"),
         (["--train_fraction", "0"], "`train_fraction` must be above 0"),
         (["--trian_file", "x"], "has no setting `--trian_file`; did you mean `--train_file`?"),
-        (["--model_name_or_path", "no/such/folder"], "no/such/folder: there is no model"),
+        (["--model_name_or_path", "no/such/folder"], "no/such/folder: cannot load the model"),
         (["--train_file", "missing.conll"], "missing.conll"),
         (["--validation_file", "missing.conll"], "missing.conll: no such file"),
         (["--validation_file", ""], "--validation_file missing: give both files, or --dataset_name"),

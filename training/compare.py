@@ -27,6 +27,7 @@ from modeling_elmo.locks import one_writer
 from .checkpoints import sorted_checkpoints
 from .figures import draw_comparison
 from .finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune, read_arguments
+from .readers import check_mix, is_finite
 from .settings import PLACEMENTS, described, in_one_line
 
 SETTINGS_FILE = "settings.json"
@@ -178,12 +179,19 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
     if score not in results:
         raise ElmoError(f"{output} has no {score}: of texts, models are compared by their classes, not by numbers")
     mix = read_results(output / MIX_FILE)
+    check_mix(mix, str(output / MIX_FILE))
+    for name in (score, "train_runtime", f"test_{metric}"):
+        if not is_finite(results.get(name, 0 if name.startswith("test_") else None)):
+            raise ElmoError(f"{output / RESULTS_FILE}: `{name}` must be a number, got {results.get(name)!r}")
     return Outcome(results[score], results.get(f"test_{metric}"), results["train_runtime"], mix)
 
 
 def read_results(path: Path) -> dict[str, Any]:
     """Read an object from a file, or return an empty one where there is none."""
-    return read_json(path) if path.is_file() else {}
+    results = read_json(path) if os.path.exists(path) else {}
+    if not isinstance(results, dict):
+        raise ElmoError(f"{path}: expected an object, got a {type(results).__name__}")
+    return results
 
 
 def refuse_own_settings(passed_on: Sequence[str]) -> None:
@@ -211,7 +219,8 @@ def check_settings(folder: Path, passed_on: Sequence[str]) -> None:
     if file.is_file() and any(folder.glob("*-seed*/*")):
         before = read_json(file)
         if before != list(passed_on):
-            raise ElmoError(f"{folder} has runs of other settings, `{' '.join(before)}`: give another --output_dir")
+            listed = " ".join(map(str, before)) if isinstance(before, list) else before
+            raise ElmoError(f"{folder} has runs of other settings, `{listed}`: give another --output_dir")
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(list(passed_on), indent=1) + "\n")

@@ -26,7 +26,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,12 +41,12 @@ from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus, TextLines, open_corpus, warn_about_splitting
-from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, read_json, write_text
+from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, one_line, read_json, write_text
 from modeling_elmo.loading import MINI_NAME
 from modeling_elmo.scoring import load_scorer, unknown_words
 
 from .figures import draw_comparison, draw_mix
-from .readers import located
+from .readers import check_mix, is_finite, located
 from .settings import PLACEMENTS, described
 from .task_data import read_examples
 
@@ -56,6 +56,8 @@ SECONDS_BETWEEN_LINES = 30
 # The inventory of senses that both SemCor and Senseval-2 have.
 INVENTORY = "WordNet-eng30"
 SENSE_PREFIX = "eng30-"
+# A line of Word in Context: word, part of speech, the word's places, two sentences.
+PAIR = re.compile(r"[^\t]*\t[^\t]*\t(\d{1,9})-(\d{1,9})\t([^\t]*)\t([^\t]*)")
 # A cosine with a vector of zeros is 0.
 SMALLEST = 1e-12
 
@@ -149,6 +151,8 @@ Embedded = list[tuple[Use, np.ndarray]]
 def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
     """Yield the sentences of a sense file; what it joins by underscores are several words."""
     for number, line in enumerate(read_lines(path), start=1):
+        if not line:
+            continue
         words: list[str] = []
         uses = []
         try:
@@ -165,7 +169,7 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
                 if senses:
                     lemma = (token["lemma"].lower(), senses[0][-1])
                     uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ElmoError(f"{path}, line {number}: not a sentence with senses ({error!r})") from error
         yield words, uses
 
@@ -240,21 +244,40 @@ def senses(
 # --------------------------------------------------------------------------------------------------------------- wic
 
 
-def compare_pairs(embedder: ElmoEmbedder, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cosines of the two vectors of each pair (layers + 1, pairs), and 1 where the sense is the same."""
+def read_pairs(folder: Path) -> tuple[list[bool], list[list[str]], list[int]]:
+    """Return whether the sense is the same in each pair, and the words and the word's place of its two sentences."""
     data = next(folder.glob("*.data.txt"), folder / "*.data.txt")  # the latter for the error
     gold = data.with_name(data.name.replace(".data.", ".gold."))
     is_same, sentences, places = [], [], []
-    with located(data):
-        for line, answer in zip(read_lines(data), read_lines(gold), strict=True):
-            _, _, positions, *pair = line.split("\t")
-            is_same.append(["F", "T"].index(answer.strip()))
-            sentences += map(str.split, pair)
-            places += map(int, positions.split("-"))
+    for number, (line, answer) in enumerate(zip_longest(read_lines(data), read_lines(gold)), start=1):
+        with located(f"{data}, line {number}"):
+            if line is None or answer is None:
+                raise ValueError(f"{data.name} and {gold.name} have different numbers of lines")
+            match = PAIR.fullmatch(line)
+            if answer.strip() not in ("F", "T"):
+                raise ValueError(f"{gold.name} has {answer[:40]!r} where T or F is expected")
+            if match is None:
+                raise ValueError("expected a word, its part of speech, places such as 2-5, and two sentences")
+            first, second, *pair = match.groups()
+            for place, sentence in zip((int(first), int(second)), pair, strict=True):
+                words = sentence.split()
+                if place >= len(words):
+                    raise ValueError(f"there is no word {place} in a sentence of {len(words)}")
+                sentences.append(words)
+                places.append(place)
+            is_same.append(answer.strip() == "T")
+    if not is_same:
+        raise ElmoError(f"{data}: there are no pairs")
+    return is_same, sentences, places
+
+
+def compare_pairs(embedder: ElmoEmbedder, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cosines of the two vectors of each pair (layers + 1, pairs), and 1 where the sense is the same."""
+    is_same, sentences, places = read_pairs(folder)
     arrays = embed_layers(embedder, sentences, folder.name)
     words = [layers[:, place] for layers, place in zip(arrays, places, strict=True)]
     vectors = unit(np.array(words))  # (2 * pairs, layers + 1, D)
-    return (vectors[::2] * vectors[1::2]).sum(-1).T, np.array(is_same)
+    return (vectors[::2] * vectors[1::2]).sum(-1).T, np.array(is_same, dtype=int)
 
 
 def best_threshold(values: np.ndarray, is_same: np.ndarray) -> float:
@@ -304,7 +327,11 @@ def read_comparisons(folders: Sequence[Path]) -> Rows:
     rows = []
     for folder in folders:
         task = folder.resolve().name
-        rows += [{"task": task, **row} for row in read_comparison(folder / "comparison.json")]
+        rows += [{**row, "task": task} for row in read_comparison(folder / "comparison.json")]
+    depths = {len(shares) for row in rows for shares in row["mix"].values()}
+    if len(depths) > 1:
+        counts = " and ".join(map(str, sorted(depths)))
+        raise ElmoError(f"the mixes are of models with {counts} layers, which have no table together")
     return sorted(rows, key=lambda row: (row["task"], row["fraction"], PLACEMENTS.index(row["placement"])))
 
 
@@ -314,11 +341,21 @@ def read_comparison(file: Path) -> Rows:
     if not isinstance(rows, list) or not rows:
         raise ElmoError(f"{file}: expected a list of rows, as training.compare writes it")
     for number, row in enumerate(rows, start=1):
+        place = f"{file}: row {number}"
+        if not isinstance(row, dict):
+            raise ElmoError(f"{place}: expected an object, got {type(row).__name__}")
         missing = [name for name in COLUMNS if name not in row]
         if missing:
-            raise ElmoError(f"{file}: row {number} lacks {', '.join(missing)}: run training.compare again")
+            raise ElmoError(f"{place} lacks {', '.join(missing)}: run training.compare again")
         if row["placement"] not in PLACEMENTS:
-            raise ElmoError(f"{file}: row {number}: placement must be one of {PLACEMENTS}, got {row['placement']!r}")
+            raise ElmoError(f"{place}: placement must be one of {PLACEMENTS}, got {row['placement']!r}")
+        for name in ("model", "metric"):
+            if not isinstance(row[name], str):
+                raise ElmoError(f"{place}: {name} must be text, got {row[name]!r}")
+        for name in ("fraction", "mean", "standard deviation"):
+            if not is_finite(row[name]) and (name, row[name]) != ("standard deviation", None):
+                raise ElmoError(f"{place}: {name} must be a number, got {row[name]!r}")
+        check_mix(row["mix"], f"{place}: mix")
     return rows
 
 
@@ -479,7 +516,7 @@ def main(arguments: Sequence[str], program: str = "training.evaluate") -> int:
         own.output_dir.mkdir(parents=True, exist_ok=True)
         write(make_rows(own), own.table, own.output_dir)
     except (ElmoError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted: what is written so far is whole", file=sys.stderr)

@@ -28,6 +28,8 @@ from modeling_elmo.heads_elmo import ElmoTaskModel
 # Tokens that the biLM reads at once when its layers are kept.
 BATCH_TOKENS = 2048
 GIGABYTE = 1 << 30
+# At the end of a file of layers: the SHA-256 of the rest.
+DIGEST_BYTES = 32
 # The settings of ElmoConfig that the layers depend on, beside the weights.
 LAYER_SETTINGS = (
     "cell_clip",
@@ -137,7 +139,7 @@ class LayerStore:
             return None
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"layers-{_fingerprint(texts, model)}.f32"
-        if path.is_file() and path.stat().st_size == size:
+        if _is_intact(path, size):
             os.utime(path)
             return cls(path, texts, features)
         _make_room(folder, limit * GIGABYTE - size, in_use)
@@ -146,7 +148,17 @@ class LayerStore:
             values = np.memmap(scratch, dtype=np.float32, mode="r+", shape=(tokens, features))
             _compute_layers(values, texts, model, tokenizer)
             values.flush()
+            with open(scratch, "ab") as file:
+                file.write(hashlib.sha256(values.data).digest())
         return cls(path, texts, features)
+
+
+def _is_intact(path: Path, size: int) -> bool:
+    """Return whether a file of layers is there as it was written: `size` bytes, and their digest at its end."""
+    if not path.is_file() or path.stat().st_size != size + DIGEST_BYTES:
+        return False
+    content = np.memmap(path, dtype=np.uint8, mode="r")
+    return hashlib.sha256(content[:size].data).digest() == content[size:].tobytes()
 
 
 def text_places(texts: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], slice]:
@@ -165,7 +177,7 @@ def _make_room(folder: Path, limit: float, in_use: Collection[Path]) -> None:
     for scratch in folder.glob(".layers-*.tmp"):
         if time.time() - scratch.stat().st_mtime > SECONDS_A_DAY:
             scratch.unlink(missing_ok=True)
-    others = [path for path in folder.glob("layers-*.f32") if path not in in_use]
+    others = [path for path in folder.glob("layers-*.f32") if path.is_file() and path not in in_use]
     others.sort(key=os.path.getmtime)
     while others and sum(path.stat().st_size for path in others) > limit:
         others.pop(0).unlink(missing_ok=True)

@@ -49,14 +49,13 @@ from modeling_elmo.files import (
     BAD_INPUT,
     ElmoError,
     disk_errors,
-    first_line,
     remove,
     remove_leftovers,
     replace_files,
     write_text,
 )
 from modeling_elmo.heads_elmo import ElmoTaskModel
-from modeling_elmo.loading import packaged_model
+from modeling_elmo.loading import loading_errors, packaged_model
 from modeling_elmo.locks import one_writer
 from modeling_elmo.word_vectors import load_word_vectors
 
@@ -110,10 +109,10 @@ def read_config(task: Task, settings: TaskSettings) -> tuple[ElmoConfig, bool]:
     Such a model stays as it is, but for what training may change; settings that say otherwise are refused.
     """
     folder = settings.model_name_or_path
-    try:
-        config = ElmoConfig.from_pretrained(folder) if folder else ElmoConfig()
-    except (OSError, ValueError) as error:
-        raise ElmoError(f"{folder}: there is no model: {first_line(error)}") from error
+    config = ElmoConfig()
+    if folder:
+        with loading_errors(folder):
+            config = ElmoConfig.from_pretrained(folder)
     architecture = (config.architectures or BILMS)[0]
     is_trained = architecture not in BILMS
     if is_trained:
@@ -135,6 +134,17 @@ def read_config(task: Task, settings: TaskSettings) -> tuple[ElmoConfig, bool]:
         raise ElmoError(" ".join(str(error).split())) from error
 
 
+def load_head(folder: str, task: Task, config: ElmoConfig) -> ElmoTaskModel:
+    """Load the task's model from the folder of a biLM or of such a model."""
+    with loading_errors(folder):
+        return task.head.from_pretrained(folder, config=config)
+
+
+def load_tokenizer(folder: str) -> ElmoTokenizer:
+    with loading_errors(folder):
+        return ElmoTokenizer.from_pretrained(folder)
+
+
 def new_model(
     task: Task, settings: TaskSettings, config: ElmoConfig, labels: list[str], counts: Counter[str]
 ) -> tuple[ElmoTaskModel, ElmoTokenizer]:
@@ -144,10 +154,10 @@ def new_model(
     # Commands that embed text by the task model's biLM split it as that of the biLM.
     own = {"max_characters_per_token": width, "training_text": None}
     if folder:
-        own["training_text"] = ElmoTokenizer.from_pretrained(folder).training_text
+        own["training_text"] = load_tokenizer(folder).training_text
     tokenizer, vectors = ElmoTokenizer(**own), None
     if folder and config.spelling == "dictionary" and settings.elmo_placement != "none":
-        tokenizer = ElmoTokenizer.from_pretrained(folder)
+        tokenizer = load_tokenizer(folder)
         if settings.word_vectors:
             raise ElmoError(f"{folder} has a dictionary of its own words: --word_vectors cannot add another")
     elif settings.word_vectors:
@@ -159,7 +169,7 @@ def new_model(
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
     config.vocab_size = len(tokenizer)
-    model = task.head.from_pretrained(folder, config=config) if folder else task.head(config)
+    model = load_head(folder, task, config) if folder else task.head(config)
     if vectors is not None:
         model.set_word_vectors(vectors.vectors)
     return model, tokenizer
@@ -222,8 +232,8 @@ class Run:
         self.examples = {part: task.examples(found, self.labels) for part, found in rows.items()}
         set_seed(self.training.seed)
         if is_trained:
-            self.model = task.head.from_pretrained(folder, config=config)
-            self.tokenizer = ElmoTokenizer.from_pretrained(folder)
+            self.model = load_head(folder, task, config)
+            self.tokenizer = load_tokenizer(folder)
             return
         counts: Counter[str] = Counter()
         for examples in self.examples.values():

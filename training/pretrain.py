@@ -41,11 +41,11 @@ from modeling_elmo.files import (
     atomic_write,
     disk_errors,
     file_digest,
-    first_line,
     remove_leftovers,
     replace_files,
     write_text,
 )
+from modeling_elmo.loading import loading_errors
 from modeling_elmo.locks import one_writer
 from modeling_elmo.softmax_elmo import ElmoSoftmax
 
@@ -216,10 +216,8 @@ def choose_splitting(settings: Settings, checkpoint: Path | None, is_main_proces
 
 
 def load_tokenizer(folder: str | Path) -> ElmoTokenizer:
-    try:
+    with loading_errors(folder):
         return AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise ElmoError(f"{folder}: cannot load the model: {first_line(error)}") from error
 
 
 def has_words(corpus: Corpus, tokenizer: ElmoTokenizer) -> bool:
@@ -309,14 +307,16 @@ def make_model(settings: Settings, tokenizer: ElmoTokenizer) -> ElmoForPreTraini
 @torch.no_grad()
 def tune_model(folder: str, overrides: dict[str, Any], tokenizer: ElmoTokenizer) -> ElmoForPreTraining:
     """Load a model to train it further. Words that its vocabulary and softmax already had keep their rows."""
-    config = ElmoConfig.from_pretrained(folder)
+    with loading_errors(folder):
+        config = ElmoConfig.from_pretrained(folder)
     if config.spelling == "dictionary":
         raise ElmoError(f"{folder} reads words by dictionary: only models that spell them in bytes can be tuned")
     for name in CHANGEABLE:  # the rest is part of the model
         if name in overrides:
             setattr(config, name, overrides[name])
-    old_words = AutoTokenizer.from_pretrained(folder).get_vocab()
-    model, loading = ElmoForPreTraining.from_pretrained(folder, config=config, output_loading_info=True)
+    old_words = load_tokenizer(folder).get_vocab()
+    with loading_errors(folder):
+        model, loading = ElmoForPreTraining.from_pretrained(folder, config=config, output_loading_info=True)
     missing = set(loading["missing_keys"])
     for name in missing - {"softmax.weight", "softmax.bias"}:
         raise ElmoError(f"{folder}: the weights lack `{name}`")

@@ -5,7 +5,9 @@ What parses a line or a record raises a plain ValueError; `located` adds the fil
 
 import csv
 import json
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +15,8 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from modeling_elmo.corpus import decode_lines
-from modeling_elmo.files import ElmoError, first_line
+from modeling_elmo.corpus import SAVED_DATASET_FILES, decode_lines, load_saved, translate_errors
+from modeling_elmo.files import ElmoError, check_input_file, first_line
 
 # The kinds of files that extensions name.
 KINDS = {
@@ -31,7 +33,6 @@ DOCUMENT_LINE = re.compile(r"#(begin|end) document\b")
 
 _BLANKS = re.compile(r"[ \t]+")
 _DOUBLED_QUOTES = re.compile(r'"(?:[^"]*"")+[^"]*"')
-_LOADING_ERRORS = (OSError, ValueError, datasets.exceptions.DatasetGenerationError)
 
 # A row of a table: where it is, for errors, and its values by column.
 Record = tuple[str, dict[str, Any]]
@@ -54,7 +55,8 @@ def located(place: object) -> Iterator[None]:
         raise  # an inner place is more exact
     except ValueError as error:
         raise ElmoError(f"{place}: {first_line(error)}") from error
-    except (TypeError, KeyError, AttributeError) as error:  # values of other types, or keys that are missing
+    # Values of other types or sizes, or keys that are missing.
+    except (TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise ElmoError(f"{place}: not the data of this task: {error!r}") from error
 
 
@@ -63,6 +65,7 @@ def located(place: object) -> Iterator[None]:
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield lines and their numbers. Only line feeds end a line: words may hold Unicode's other separators."""
+    check_input_file(path)
     with path.open("rb") as file:
         yield from enumerate(decode_lines(file, path), start=1)
 
@@ -93,10 +96,9 @@ def read_records(path: Path, kind: str, class_names: bool = True) -> Iterator[Re
         return _read_json(path)
     if kind != "parquet":
         return _read_delimited(path, kind)
-    try:
+    check_input_file(path)
+    with translate_errors(str(path)):
         loaded = datasets.Dataset.from_parquet(str(path))
-    except _LOADING_ERRORS as error:
-        raise ElmoError(f"{path}: {first_line(error.__cause__ or error)}") from error
     return dataset_records(loaded, str(path), class_names)
 
 
@@ -119,8 +121,22 @@ def parse_json(text: str, place: object) -> Any:
     """Parse JSON text from `place`."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ElmoError(f"{place}: not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ElmoError(f"{place}: not JSON: {first_line(error)}") from error
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value of JSON is a number that can be computed with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def check_mix(mix: Any, place: str) -> None:
+    """Refuse anything but an object with the weight of every layer at each place of ELMo."""
+    if not isinstance(mix, dict):
+        raise ElmoError(f"{place}: expected an object, got a {type(mix).__name__}")
+    for name, weights in mix.items():
+        if not isinstance(weights, list) or not all(map(is_finite, weights)) or not any(weights):
+            raise ElmoError(f"{place}: {name} must be the weights of layers, got {str(weights)[:60]}")
 
 
 def _read_delimited(path: Path, kind: str) -> Iterator[Record]:
@@ -150,12 +166,10 @@ def _read_delimited(path: Path, kind: str) -> Iterator[Record]:
 
 def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
     """Load a split of a Hub data set, of a folder of files or of the folder of a saved data set."""
-    try:
-        if not any(Path(name, file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
+    with translate_errors(name):
+        if not any(os.path.isfile(Path(name, file)) for file in SAVED_DATASET_FILES):
             return datasets.load_dataset(name, config, split=split)
-        loaded = datasets.load_from_disk(name)
-    except _LOADING_ERRORS as error:
-        raise ElmoError(f"{name}: {first_line(error.__cause__ or error)}") from error
+        loaded = load_saved(name)
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded
     if split not in loaded:
@@ -170,7 +184,10 @@ def dataset_records(dataset: datasets.Dataset, source: str, class_names: bool = 
         feature = getattr(feature, "feature", feature)
         if class_names and isinstance(feature, datasets.ClassLabel):
             names[column] = [*feature.names, "-"]  # -1 is the Hub's way to say that there is no class
-    for index, row in enumerate(dataset):
+    rows = iter(dataset)
+    for index in range(len(dataset)):
+        with translate_errors(f"{source}, row {index}"):  # text that is not UTF-8
+            row = next(rows)
         for column, known in names.items():
             value = row[column]
             if isinstance(value, list):
@@ -184,4 +201,5 @@ def to_dataset(rows: list[dict[str, Any]], source: object) -> datasets.Dataset:
     """Return rows with the same fields as a data set."""
     if not rows:
         raise ElmoError(f"{source}: empty, there are no examples")
-    return datasets.Dataset.from_dict({field: [row[field] for row in rows] for field in rows[0]})
+    with translate_errors(str(source)):  # half of a surrogate pair, or values of several types
+        return datasets.Dataset.from_dict({field: [row[field] for row in rows] for field in rows[0]})

@@ -3,21 +3,25 @@
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
-from modeling_elmo.files import ElmoError, first_line
+from modeling_elmo.files import ElmoError, check_input_file, first_line
 from modeling_elmo.loading import packaged_model
 
 RECIPES = Path(__file__).parent / "recipes"
+LARGEST_RECIPE = 1 << 20
+# What YAML that is none leads to: dates such as 2024-99-99 are plain ValueErrors.
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 # Where ELMo may be in a task model, in the order of tables.
 PLACEMENTS = ("none", "input", "output", "both")
 # Where the states of pretraining may be reset.
@@ -73,7 +77,10 @@ def read_changes(setting: str, changes: Sequence[str], example: str) -> dict[str
         name, equals, value = change.partition("=")
         if not equals:
             raise ElmoError(f"`{setting}` must be like {example}, got {change!r}")
-        values[name] = yaml.safe_load(value)
+        try:
+            values[name] = yaml.safe_load(value)
+        except YAML_ERRORS as error:
+            raise ElmoError(f"`{setting}`: not YAML: {change!r}: {first_line(error)}") from error
     return values
 
 
@@ -285,8 +292,15 @@ def described(description: str | None, program: str) -> str:
     return text.replace("-m training.", f"-m {__package__}.")
 
 
-def make_parser(classes: Sequence[type], description: str | None, program: str) -> HfArgumentParser:
-    parser = HfArgumentParser(
+class Parser(HfArgumentParser):
+    """A parser that reports bad values of recipes and of the command line as any other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ElmoError(f"{message}; {self.prog} --help lists all settings")
+
+
+def make_parser(classes: Sequence[type], description: str | None, program: str) -> Parser:
+    parser = Parser(
         tuple(classes),
         prog=program,
         usage=f"{program} [RECIPE] [--SETTING VALUE ...]",
@@ -320,13 +334,16 @@ def parse_with_recipe(
         recipe = rest.pop(0)
     if recipe is not None:
         chosen = _read_recipe(recipe, [action.dest for action in parser._actions])
+        own = {field.name for field in fields(classes[0])}
         for action in parser._actions:
             if action.dest in chosen:
                 action.required = False
-                if action.nargs == "+" and isinstance(chosen[action.dest], str):
-                    chosen[action.dest] = [chosen[action.dest]]
+                chosen[action.dest] = _as_typed(action, chosen[action.dest], recipe, action.dest in own)
         parser.set_defaults(**chosen)
-    *parsed, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+    except (TypeError, AttributeError) as error:  # TrainingArguments checks values, not their types
+        raise ElmoError(f"{recipe}: a setting has a value of the wrong type: {first_line(error)}") from error
     if unknown:
         raise ElmoError(
             f"{program} has no setting `{unknown[0]}`{_suggest(unknown[0], parser._option_string_actions)}"
@@ -334,17 +351,38 @@ def parse_with_recipe(
     return tuple(parsed)
 
 
+def _as_typed(action: argparse.Action, value: Any, recipe: str, is_own: bool) -> Any:
+    """Return a recipe's value for a setting, `is_own` or of TrainingArguments, which takes objects for some texts.
+
+    Numbers are returned as they are typed: the parser checks them.
+    """
+    is_number = action.type in (int, float)
+    is_text = action.type is str and action.nargs is None and is_own
+    if isinstance(value, (dict, list)) and (is_number or is_text):
+        raise ElmoError(f"{recipe}: `{action.dest}` must be one value, got {value!r}")
+    if value is None and is_number and action.default is not None:
+        raise ElmoError(f"{recipe}: `{action.dest}` needs a value")
+    if is_number and value is not None:
+        return str(value)
+    if action.nargs == "+" and action.type is str:
+        return [str(item) for item in (value if isinstance(value, list) else [value])]
+    return value
+
+
 def _read_recipe(recipe: str, names: Sequence[str]) -> dict[str, Any]:
     """Read a YAML file of settings, or the one of that name in training/recipes."""
     path = Path(recipe)
     known = {file.stem: file for file in sorted(RECIPES.glob("*.yaml"))}
-    if not path.is_file():
+    if not os.path.isfile(path):
         if recipe not in known:
             raise ElmoError(f"{path}: no such recipe; there are {', '.join(known)}, or give a YAML file")
         path = known[recipe]
+    check_input_file(path)
+    if path.stat().st_size > LARGEST_RECIPE:
+        raise ElmoError(f"{path}: a recipe of over {LARGEST_RECIPE:,} bytes")
     try:
         chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except YAML_ERRORS as error:
         raise ElmoError(f"{path}: not YAML: {first_line(error)}") from error
     if not isinstance(chosen, dict):
         raise ElmoError(f"{path}: a recipe must be settings and their values, one `name: value` per line")

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import datasets
 import numpy as np
 
-from modeling_elmo.files import ElmoError
+from modeling_elmo.files import ElmoError, check_input_file
 
 from . import coref, squad, srl
 from .readers import (
@@ -308,8 +308,7 @@ def read_examples(
         phrases: of trees, whether every labelled phrase is an example, once, instead of whole sentences only.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
+    check_input_file(path)
     kind = find_kind(task, path)
     parser = FORMATS[task].parsers.get(kind)
     options: dict[str, Any] = dict(columns or {})
