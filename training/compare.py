@@ -188,7 +188,7 @@ def run_once(setting: Setting, seed: int, folder: Path, metric: str, passed_on: 
 
 def read_results(path: Path) -> dict[str, Any]:
     """Read an object from a file, or return an empty one where there is none."""
-    results = read_json(path) if os.path.exists(path) else {}
+    results = read_json(path) if path.exists() else {}
     if not isinstance(results, dict):
         raise ElmoError(f"{path}: expected an object, got a {type(results).__name__}")
     return results
