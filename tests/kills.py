@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -400,9 +400,10 @@ def kill_everywhere(command: Command, scratch: Path, sample: int | None = None) 
         raise AssertionError(log.read_text())
     count, before, content, all_of_it = json.loads(facts.read_text())
     assert content is not None
-    numbers = range(1, count + 1)
+    numbers: Sequence[int] = range(1, count + 1)
     if sample is not None:
-        numbers = sorted({1 + (2 * place + 1) * count // (2 * sample) for place in range(min(sample, count))})
+        taken = min(sample, count)
+        numbers = [1 + (2 * place + 1) * count // (2 * taken) for place in range(taken)]
     failures = []
     for number in numbers:
         log.unlink(missing_ok=True)
