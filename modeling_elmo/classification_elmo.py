@@ -1,7 +1,7 @@
 """Text classification and multiple choice.
 
-By default the words of a text, or of each of a pair, go through one hidden layer and are pooled. The paper's models are the biattentive
-classification network (McCann et al., 2017) of one text, and ESIM (Chen et al., 2017) of a pair.
+By default the words of a text, or of each of a pair, go through one hidden layer and are pooled. The paper's models
+are the biattentive classification network (McCann et al., 2017) of one text, and ESIM (Chen et al., 2017) of a pair.
 
 Shapes: B batch, T words of a text, S words of another, D features of a word.
 """
@@ -195,12 +195,15 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         self.texts_per_row = 1 if network is BiattentiveNetwork else 2
         self.second_is_optional = network is PooledNetwork
         units = config.head_dim or CLASSIFIER_DIM
-        self.network = network(self.input_size, self.elmo_size, units, config.head_dropout, config.num_labels)
+        self.network = network(self.input_size, self.elmo_size, units, self.head_dropout, config.num_labels)
         self.post_init()
 
     def _make_input_mix(self, config: ElmoConfig) -> LayerMix:
         is_learned = config.mix == "scalar"
         return LayerStack(config) if is_learned and config.sequence_encoder == "pooled" else LayerMix(config)
+
+    def _dropouts(self, config: ElmoConfig) -> tuple[float, float]:
+        return config.dropouts(pooled=config.sequence_encoder == "pooled")
 
     @can_return_tuple
     def forward(
@@ -252,7 +255,7 @@ class ElmoForMultipleChoice(ElmoTaskModel):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         units = config.head_dim or CLASSIFIER_DIM
-        self.network = Esim(self.input_size, self.elmo_size, units, config.head_dropout, outputs=1)
+        self.network = Esim(self.input_size, self.elmo_size, units, self.head_dropout, outputs=1)
         self.post_init()
 
     @can_return_tuple

@@ -309,8 +309,9 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             self.elmo = ElmoModel(config, add_mix=False)
         self.input_mix = self._make_input_mix(config) if placement in ("input", "both") else None
         self.output_mix = LayerMix(config) if placement in ("output", "both") else None
-        self.elmo_dropout = Dropout(config.elmo_dropout)
-        self.dropout: nn.Module = Dropout(config.head_dropout)
+        elmo_dropout, self.head_dropout = self._dropouts(config)
+        self.elmo_dropout = Dropout(elmo_dropout)
+        self.dropout: nn.Module = Dropout(self.head_dropout)
         self.word_embeddings = None
         if config.word_vector_dim:
             self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
@@ -352,6 +353,9 @@ class ElmoTaskModel(ElmoPreTrainedModel):
 
     def _make_input_mix(self, config: ElmoConfig) -> LayerMix:
         return LayerMix(config)
+
+    def _dropouts(self, config: ElmoConfig) -> tuple[float, float]:
+        return config.dropouts()
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the word vectors where the model has any, otherwise the biLM's embedding."""
@@ -569,4 +573,4 @@ class ElmoWordEncoder(ElmoTaskModel):
             self.char_cnn = CharacterCnn(config, TASK_CHARACTER_DIM, TASK_FILTER_WIDTH)
         units = config.head_dim or TAGGER_DIM
         layers = config.head_layers or self.default_layers
-        self.encoder = WordLstm(self.input_size, units, layers, config.head_dropout)
+        self.encoder = WordLstm(self.input_size, units, layers, self.head_dropout)
