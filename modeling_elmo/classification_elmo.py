@@ -64,14 +64,14 @@ class LayerStack(LayerMix):
         super().__init__(config)
         self.scalar = None
         self.layer_norm = config.mix_layer_norm
-        self.half = config.projection_dim
-        self.size = self.half + config.num_hidden_layers * config.hidden_size
+        self.first_size = config.projection_dim
+        self.size = self.first_size + config.num_hidden_layers * config.hidden_size
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """Concatenate layers, each (..., 2P), to (..., (2L + 1)P). Both halves of the first are the same."""
         if self.layer_norm:
             layers = [ElmoScalarMix.normalise(layer, mask) for layer in layers]
-        return torch.cat([layers[0][..., : self.half], *layers[1:]], dim=-1)
+        return torch.cat([layers[0][..., : self.first_size], *layers[1:]], dim=-1)
 
 
 class PooledNetwork(nn.Module):
