@@ -191,6 +191,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
         "Esim",
         "HighwayLstm",
         "LayerMix",
+        "LayerStack",
         "LinearChainCrf",
         "ParagraphReader",
         "PooledNetwork",

@@ -1,10 +1,12 @@
 """Text classification and multiple choice.
 
-By default a text, or each of a pair, is pooled and read by one hidden layer. The paper's models are the biattentive
-classification network (McCann et al., 2017) of one text, and ESIM (Chen et al., 2017) of a pair.
+By default the words of a text, or of each of a pair, go through one hidden layer and are pooled. The paper's models
+are the biattentive classification network (McCann et al., 2017) of one text, and ESIM (Chen et al., 2017) of a pair.
 
 Shapes: B batch, T words of a text, S words of another, D features of a word.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_elmo import ElmoConfig
 from .heads_elmo import (
     ElmoTaskModel,
+    LayerMix,
     WordDropout,
     WordLstm,
     Words,
@@ -24,7 +27,7 @@ from .heads_elmo import (
     mean_loss,
     stack_words,
 )
-from .layers_elmo import Dropout
+from .layers_elmo import Dropout, ElmoScalarMix
 
 # Units where the config does not set `head_dim`.
 CLASSIFIER_DIM = 300
@@ -54,17 +57,33 @@ def pooled(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return largest * has_words, mean, smallest * has_words
 
 
-class PooledNetwork(nn.Module):
-    """A small network over one text or a pair: its words are pooled (mean, maximum, attention) for a hidden layer.
+class LayerStack(LayerMix):
+    """The biLM's layers side by side, for a network whose first weights are a mix for each of its units."""
 
-    Each text becomes a vector of its own, u and v: the hidden layer's output, which the mean of the output's ELMo
-    vectors joins. The scores are a linear map of u, to which a pair adds one of [v; |u - v|; u * v].
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.scalar = None
+        self.layer_norm = config.mix_layer_norm
+        self.first_size = config.projection_dim
+        self.size = self.first_size + config.num_hidden_layers * config.hidden_size
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """Concatenate layers, each (..., 2P), to (..., (2L + 1)P). Both halves of the first are the same."""
+        if self.layer_norm:
+            layers = [ElmoScalarMix.normalise(layer, mask) for layer in layers]
+        return torch.cat([layers[0][..., : self.first_size], *layers[1:]], dim=-1)
+
+
+class PooledNetwork(nn.Module):
+    """A small network over one text or a pair: one hidden layer over each word, then the maximum over the words.
+
+    Each text becomes a vector of its own, u and v: the maximum of each hidden unit, which the mean of the output's
+    ELMo vectors joins. The scores are a linear map of u, to which a pair adds one of [v; |u - v|; u * v].
     """
 
     def __init__(self, inputs: int, elmo: int, units: int, dropout: float, outputs: int) -> None:
         super().__init__()
-        self.attention = nn.Linear(inputs, 1)
-        self.hidden = nn.Linear(3 * inputs, units)
+        self.hidden = nn.Linear(inputs, units)
         self.output = nn.Linear(units + elmo, outputs)
         self.pair_output = nn.Linear(3 * (units + elmo), outputs, bias=False)
         self.dropout = Dropout(dropout)
@@ -77,14 +96,12 @@ class PooledNetwork(nn.Module):
 
     def encode(self, text: Words) -> Tensor:
         """Return the vector of each text: (B, H + E)."""
-        attended = attend(self.attention(text.features).transpose(1, 2), text.mask) @ text.features  # (B, 1, D)
-        largest, mean, _ = pooled(text.features, text.mask)
-        features = torch.cat([mean, largest, attended.squeeze(1)], dim=-1)
-        hidden = self.dropout(F.relu(self.hidden(self.dropout(features))))
+        largest, _, _ = pooled(F.relu(self.hidden(text.features)), text.mask)  # (B, H)
+        largest = self.dropout(largest)
         if text.elmo is None:
-            return hidden
-        _, elmo, _ = pooled(text.elmo.to(hidden.device), text.mask)
-        return torch.cat([hidden, elmo], dim=-1)
+            return largest
+        _, mean, _ = pooled(text.elmo.to(largest.device), text.mask)
+        return torch.cat([largest, mean], dim=-1)
 
 
 class BiattentiveNetwork(nn.Module):
@@ -178,8 +195,15 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         self.texts_per_row = 1 if network is BiattentiveNetwork else 2
         self.second_is_optional = network is PooledNetwork
         units = config.head_dim or CLASSIFIER_DIM
-        self.network = network(self.input_size, self.elmo_size, units, config.head_dropout, config.num_labels)
+        self.network = network(self.input_size, self.elmo_size, units, self.head_dropout, config.num_labels)
         self.post_init()
+
+    def _make_input_mix(self, config: ElmoConfig) -> LayerMix:
+        is_learned = config.mix == "scalar"
+        return LayerStack(config) if is_learned and config.sequence_encoder == "pooled" else LayerMix(config)
+
+    def _dropouts(self, config: ElmoConfig) -> tuple[float, float]:
+        return config.dropouts(pooled=config.sequence_encoder == "pooled")
 
     @can_return_tuple
     def forward(
@@ -231,7 +255,7 @@ class ElmoForMultipleChoice(ElmoTaskModel):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         units = config.head_dim or CLASSIFIER_DIM
-        self.network = Esim(self.input_size, self.elmo_size, units, config.head_dropout, outputs=1)
+        self.network = Esim(self.input_size, self.elmo_size, units, self.head_dropout, outputs=1)
         self.post_init()
 
     @can_return_tuple

@@ -67,6 +67,10 @@ _MAXIMUM = {
     "head_dim head_char_filters",
     1_000_000_000: "vocab_size num_negatives",
 }
+# Dropout where a config sets none, on the ELMo vectors and on everything else: the papers', and of the pooled network.
+DROPOUTS, POOLED_DROPOUTS = (0.5, 0.5), (0.1, 0.3)
+# Defaults of task models in earlier versions.
+EARLIER_DEFAULTS = {"sequence_encoder": "bcn", "elmo_dropout": 0.5, "head_dropout": 0.5}
 MOST_FILTER_WIDTHS = 1_000
 MOST_LABELS = 1_000_000
 # Bytes of a config.json: one with a million labels has a tenth of it.
@@ -114,12 +118,14 @@ class ElmoConfig(PreTrainedConfig):
     Args of task models:
         elmo_placement: Where ELMo vectors are added, each place with its own mix: at the `"input"`, at the
             `"output"`, at `"both"`, or `"none"` for a model without a biLM.
-        elmo_dropout, head_dropout: Dropout on the ELMo vectors, and on everything else.
+        elmo_dropout, head_dropout: Dropout on the ELMo vectors, and on everything else; by default 0.5, and 0.1 and
+            0.3 for `sequence_encoder="pooled"`.
         freeze_bilm: Whether the biLM stays fixed while the task is learned.
         word_vector_dim: Size of the word vectors (GloVe) beside ELMo, one for each word of the vocabulary; 0 for none.
         train_word_vectors: Whether the word vectors are trained too.
-        sequence_encoder: For sequence classification, `"pooled"` (pooling and one hidden layer) for texts and pairs;
-            the paper's are `"bcn"` (biattentive classification network) for texts and `"esim"` for pairs.
+        sequence_encoder: For sequence classification, `"pooled"` (one hidden layer over each word, then the maximum)
+            for texts and pairs, with all layers at the input side by side instead of a learned mix of them; the
+            paper's are `"bcn"` (biattentive classification network) for texts and `"esim"` for pairs.
         head_dim: Units of an LSTM in each direction; by default the papers' (300; tagging and coreference 200;
             question answering 90, of GRUs).
         head_layers: LSTM layers of tagging, coreference and semantic roles; by default the papers' 2, 1 and 8.
@@ -166,14 +172,14 @@ class ElmoConfig(PreTrainedConfig):
     keep_sentence_markers: bool = True
     use_cache: bool = False
     elmo_placement: Literal["input", "output", "both", "none"] = "both"
-    elmo_dropout: float | int = 0.5
+    elmo_dropout: float | int | None = None
     freeze_bilm: bool = True
     word_vector_dim: int = 0
     train_word_vectors: bool = False
     sequence_encoder: Literal["pooled", "bcn", "esim"] = "pooled"
     head_dim: int | None = None
     head_layers: int | None = None
-    head_dropout: float | int = 0.5
+    head_dropout: float | int | None = None
     head_char_filters: int = 128
     use_crf: bool = True
     tag_scheme: Literal["BIO", "BIOES", "IOB1"] | None = None
@@ -210,9 +216,11 @@ class ElmoConfig(PreTrainedConfig):
         unknown = sorted(set(config_dict) - known)
         values = {key: config_dict[key] for key in config_dict if key in known}
         architectures = values.get("architectures") or [""]
-        if architectures[0] in BILMS and values.get("sequence_encoder") == "bcn":
-            # Folders of biLMs were saved with the default of then, which says nothing about a head to come.
-            del values["sequence_encoder"]
+        if architectures[0] in BILMS:
+            # Folders of biLMs were saved with the defaults of then, which say nothing about a head to come.
+            for name, earlier in EARLIER_DEFAULTS.items():
+                if values.get(name) == earlier:
+                    del values[name]
         made = super().from_dict(values, **kwargs)
         config = made[0] if isinstance(made, tuple) else made
         for key in unknown:
@@ -273,7 +281,7 @@ class ElmoConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be positive, got {value}")
         for name in ("dropout", "elmo_dropout", "head_dropout"):
             value = getattr(self, name)
-            if not 0 <= value < 1:
+            if value is not None and not 0 <= value < 1:
                 raise ValueError(f"`{name}` must be in [0, 1), got {value}")
         width = self.max_characters_per_token
         for pair in self.char_filters:
@@ -297,6 +305,13 @@ class ElmoConfig(PreTrainedConfig):
     def hidden_size(self) -> int:
         """Return the size of a word's vector: both directions concatenated."""
         return 2 * self.projection_dim
+
+    def dropouts(self, pooled: bool = False) -> tuple[float, float]:
+        """Return the dropout on the ELMo vectors and on everything else, of the pooled network or of any other."""
+        elmo, head = POOLED_DROPOUTS if pooled else DROPOUTS
+        elmo = elmo if self.elmo_dropout is None else self.elmo_dropout
+        head = head if self.head_dropout is None else self.head_dropout
+        return elmo, head
 
     @property
     def num_char_features(self) -> int:

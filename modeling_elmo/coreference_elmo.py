@@ -136,12 +136,11 @@ class SpanRanking(nn.Module):
     A span's head is the weighted sum of its words' features, of size `inputs`; `encoded` is the size of encoded words.
     """
 
-    def __init__(self, inputs: int, encoded: int, config: ElmoConfig) -> None:
+    def __init__(self, inputs: int, encoded: int, config: ElmoConfig, dropout: float) -> None:
         super().__init__()
         self.max_width = config.max_span_width
         self.spans_per_word = config.spans_per_word
         self.max_antecedents = config.max_antecedents
-        dropout = INNER_DROPOUT * config.head_dropout
         parts = (encoded, encoded, inputs, FEATURE_DIM)  # first word, last word, head, width
         span = sum(parts)
         self.width = nn.Embedding(self.max_width, FEATURE_DIM)
@@ -363,9 +362,10 @@ class ElmoForCoreferenceResolution(ElmoWordEncoder):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        self.encoder_dropout = Dropout(INNER_DROPOUT * config.head_dropout)
+        dropout = INNER_DROPOUT * self.head_dropout
+        self.encoder_dropout = Dropout(dropout)
         self.encoded_size = self.encoder.size + self.elmo_size
-        self.ranking = SpanRanking(self.input_size, self.encoded_size, config)
+        self.ranking = SpanRanking(self.input_size, self.encoded_size, config, dropout)
         self.post_init()
 
     @can_return_tuple

@@ -230,6 +230,7 @@ class LayerMix(nn.Module):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
         self.how = config.mix
+        self.size = config.hidden_size
         self.scalar = None
         if self.how == "scalar":
             self.scalar = ElmoScalarMix(config.num_hidden_layers + 1, config.mix_layer_norm, config.mix_l2)
@@ -306,10 +307,11 @@ class ElmoTaskModel(ElmoPreTrainedModel):
             self._keys_to_ignore_on_load_unexpected = [*self._keys_to_ignore_on_load_unexpected, bilm_keys]
         else:
             self.elmo = ElmoModel(config, add_mix=False)
-        self.input_mix = LayerMix(config) if placement in ("input", "both") else None
+        self.input_mix = self._make_input_mix(config) if placement in ("input", "both") else None
         self.output_mix = LayerMix(config) if placement in ("output", "both") else None
-        self.elmo_dropout = Dropout(config.elmo_dropout)
-        self.dropout: nn.Module = Dropout(config.head_dropout)
+        elmo_dropout, self.head_dropout = self._dropouts(config)
+        self.elmo_dropout = Dropout(elmo_dropout)
+        self.dropout: nn.Module = Dropout(self.head_dropout)
         self.word_embeddings = None
         if config.word_vector_dim:
             self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
@@ -317,7 +319,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         if self.character_cnn is not None:
             self.input_size += config.head_char_filters
         if self.input_mix is not None:
-            self.input_size += config.hidden_size
+            self.input_size += self.input_mix.size
         if not self.input_size:
             raise ValueError(
                 f"elmo_placement={placement!r} leaves nothing to read: set `word_vector_dim` or put ELMo at the input"
@@ -348,6 +350,12 @@ class ElmoTaskModel(ElmoPreTrainedModel):
                 f"{folder} was trained for the labels {', '.join(saved.id2label.values())}, not for "
                 f"{', '.join(names.values())}: start from its biLM, or pass ignore_mismatched_sizes=True"
             )
+
+    def _make_input_mix(self, config: ElmoConfig) -> LayerMix:
+        return LayerMix(config)
+
+    def _dropouts(self, config: ElmoConfig) -> tuple[float, float]:
+        return config.dropouts()
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the word vectors where the model has any, otherwise the biLM's embedding."""
@@ -444,7 +452,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         return torch.cat([first, first], dim=-1), *rest
 
     def _mix(self, layers: Sequence[Tensor], mask: Tensor, words: Tensor) -> list[Tensor | None]:
-        """Mix layers (B, T, 2P) into the words' vectors (N, 2P) at the input and the output, None if unused.
+        """Mix layers (B, T, 2P) into the words' vectors (N, ...) at the input and the output, None if unused.
 
         As in AllenNLP, a mix that normalises counts the sentence markers too.
         """
@@ -565,4 +573,4 @@ class ElmoWordEncoder(ElmoTaskModel):
             self.char_cnn = CharacterCnn(config, TASK_CHARACTER_DIM, TASK_FILTER_WIDTH)
         units = config.head_dim or TAGGER_DIM
         layers = config.head_layers or self.default_layers
-        self.encoder = WordLstm(self.input_size, units, layers, config.head_dropout)
+        self.encoder = WordLstm(self.input_size, units, layers, self.head_dropout)

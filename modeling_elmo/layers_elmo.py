@@ -317,7 +317,7 @@ class ElmoScalarMix(nn.Module):
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """Mix layers, each (..., D), to (..., D). Only the normalisation reads the mask (...) of real words."""
         if self.layer_norm:
-            layers = [self._normalise(layer, mask) for layer in layers]
+            layers = [self.normalise(layer, mask) for layer in layers]
         weights = torch.softmax(self.scalar_weights, dim=0)
         return self.gamma * sum(weight * layer for weight, layer in zip(weights, layers, strict=True))
 
@@ -326,7 +326,8 @@ class ElmoScalarMix(nn.Module):
         return self.l2 * self.scalar_weights.square().sum()
 
     @staticmethod
-    def _normalise(layer: Tensor, mask: Tensor | None) -> Tensor:
+    def normalise(layer: Tensor, mask: Tensor | None) -> Tensor:
+        """Normalise a layer (..., D) to mean 0 and variance 1 over all real words of the mask (...)."""
         keep = torch.ones_like(layer[..., :1]) if mask is None else mask.to(layer.dtype)[..., None]
         count = (keep.sum() * layer.shape[-1]).clamp(min=1)
         centered = (layer - (layer * keep).sum() / count) * keep

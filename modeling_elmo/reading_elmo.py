@@ -315,7 +315,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         if config.head_char_filters:
             self.reader_cnn = CharacterCnn(config, READER_CHARACTER_DIM, READER_FILTER_WIDTH)
         units = config.head_dim or READER_DIM
-        self.reader = ParagraphReader(self.input_size, self.elmo_size, units, config.head_dropout)
+        self.reader = ParagraphReader(self.input_size, self.elmo_size, units, self.head_dropout)
         self.post_init()
 
     @can_return_tuple

@@ -264,7 +264,7 @@ class ElmoForSemanticRoleLabeling(ElmoTaskModel):
         super().__init__(config)
         self.predicate_embeddings = nn.Embedding(2, PREDICATE_DIM)
         units, layers = config.head_dim or SRL_DIM, config.head_layers or SRL_LAYERS
-        self.encoder = HighwayLstm(self.input_size + PREDICATE_DIM, units, layers, config.head_dropout)
+        self.encoder = HighwayLstm(self.input_size + PREDICATE_DIM, units, layers, self.head_dropout)
         # Not of the tagger's name: its sizes are others, and folders load through every auto class.
         self.role_classifier = nn.Linear(self.encoder.size + self.elmo_size, config.num_labels)
         self.post_init()

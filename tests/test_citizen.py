@@ -70,6 +70,25 @@ def test_a_bilm_saved_with_the_earlier_default_begins_a_pooled_classifier(name, 
         assert type(model.network) is network
 
 
+@pytest.mark.parametrize(
+    ("settings", "dropouts"),
+    [
+        ({}, (0.1, 0.3)),
+        ({"sequence_encoder": "bcn"}, (0.5, 0.5)),
+        ({"elmo_dropout": 0.5}, (0.5, 0.3)),
+        ({"head_dropout": 0}, (0.1, 0)),
+    ],
+    ids=["pooled", "bcn", "ELMo's given", "the head's given"],
+)
+def test_dropout_suits_the_network_unless_it_is_given_whatever_the_bilm_was_saved_with(settings, dropouts, tmp_path):
+    CASES["Model"].model_class(CASES["Model"].config(elmo_dropout=0.5, head_dropout=0.5)).save_pretrained(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path, **settings)
+    assert (model.elmo_dropout.probability, model.network.dropout.probability) == dropouts
+    model.save_pretrained(tmp_path / "head")
+    saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "head")
+    assert (saved.elmo_dropout.probability, saved.network.dropout.probability) == dropouts
+
+
 def test_the_auto_class_gives_a_small_head_on_elmo_mini():
     model = AutoModelForSequenceClassification.from_pretrained(MINI, num_labels=2)
     assert sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) < 500_000

@@ -130,8 +130,8 @@ def test_kept_spans_are_the_best_that_do_not_cross():
 def test_scores_in_parts_are_those_of_whole_span_features():
     """The paper's formulas, one span and one pair at a time."""
     torch.manual_seed(0)
-    config = ElmoConfig(max_span_width=3, spans_per_word=2.0, max_antecedents=4, head_dropout=0.0)
-    network = SpanRanking(5, 6, config)
+    config = ElmoConfig(max_span_width=3, spans_per_word=2.0, max_antecedents=4)
+    network = SpanRanking(5, 6, config, dropout=0.0)
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     words = DocumentWords(torch.randn(7, 5), torch.randn(7, 6), torch.tensor([0, 0, 0, 1, 1, 1, 1]), [7])

@@ -105,12 +105,10 @@ def maxout(weights: Weights, name: str, x: Vector) -> Vector:
 
 
 def pooled_vector(weights: Weights, text: Text) -> Vector:
-    """The hidden layer over mean, maximum and attention, beside the mean of the output's ELMo vectors; of no word."""
+    """The maximum of the words' hidden layers, beside the mean of the output's ELMo vectors; of no word."""
     if not text.words:
         return np.zeros(0)
-    itself = attended((linear(weights, "attention", x).item() for x in text.words), text.words)
-    pools = np.concatenate([np.mean(text.words, axis=0), np.max(text.words, axis=0), itself])
-    vector = relu(linear(weights, "hidden", pools))
+    vector = np.max([relu(linear(weights, "hidden", x)) for x in text.words], axis=0)
     return vector if text.elmo is None else np.concatenate([vector, np.mean(text.elmo, axis=0)])
 
 

@@ -450,6 +450,38 @@ def test_mixes_that_are_not_learned_have_no_weights(mix, tokenizer):
     assert model(**encode("tagger", tokenizer)).logits.isfinite().all()
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_pooled_network_reads_all_layers_side_by_side(layer_norm, tokenizer):
+    model = build("pooled", "input", word_vector_dim=0, mix_layer_norm=layer_norm)
+    inputs = encode("bcn", tokenizer)
+    read = []
+    model.network.register_forward_pre_hook(lambda _, texts: read.append(texts[0]))
+    with torch.no_grad():
+        layers = model(**inputs, output_hidden_states=True).hidden_states
+    mask = inputs["attention_mask"].bool()
+    expected = []
+    for layer, size in zip(layers, (8, 16, 16), strict=True):
+        values = layer[mask]
+        if layer_norm:
+            values = (values - values.mean()) / values.std(correction=0)
+        expected.append(values[:, :size])
+    is_word = inputs["char_ids"][mask][:, 1] < 256  # rather than a marker of a sentence
+    (text,) = read
+    torch.testing.assert_close(text.features[text.mask], torch.cat(expected, dim=1)[is_word], atol=1e-5, rtol=0)
+    assert not any("mix" in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("mix", ["average", "last"])
+def test_a_mix_that_is_not_learned_is_the_pooled_networks_too(mix, tokenizer):
+    model = build("pooled", "input", word_vector_dim=0, mix=mix)
+    read = []
+    model.network.register_forward_pre_hook(lambda _, texts: read.append(texts[0]))
+    inputs = encode("bcn", tokenizer, order=(0,))
+    layers = model(**inputs, output_hidden_states=True).hidden_states
+    expected = torch.stack(layers).mean(0) if mix == "average" else layers[-1]
+    torch.testing.assert_close(read[0].features, expected[:, 1:-1])
+
+
 def test_decode_gives_each_words_label_and_the_outputs_line_up(tokenizer):
     model = build(
         "tagger", id2label={0: "O", 1: "B-X", 2: "I-X"}, label2id={"O": 0, "B-X": 1, "I-X": 2}, tag_scheme="BIO"
