@@ -458,7 +458,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
     def _mix(self, layers: Sequence[Tensor], mask: Tensor, words: Tensor) -> list[Tensor | None]:
         """Mix layers (B, T, 2P) into the words' vectors (N, 2P) at the input and the output, None if unused.
 
-        Each is dropped out here, and nowhere else. As in AllenNLP, a mix that normalises counts the sentence markers too.
+        Both are dropped out here. As in AllenNLP, a mix that normalises counts the sentence markers too.
         """
         read = mask if self.config.mix_layer_norm else words
         read_layers = [layer[read] for layer in layers]

@@ -129,7 +129,16 @@ def test_pair_dropout_is_the_same_in_both_texts():
 
 @pytest.mark.parametrize(
     ("task", "rate"),
-    [("ner", 0.5), ("pos", 0.5), ("sst", 0.5), ("nli", 0.5), ("choice", 0.5), ("srl", 0.1), ("squad", 0.5), ("coref", 0.5)],
+    [
+        ("ner", 0.5),
+        ("pos", 0.5),
+        ("sst", 0.5),
+        ("nli", 0.5),
+        ("choice", 0.5),
+        ("srl", 0.1),
+        ("squad", 0.5),
+        ("coref", 0.5),
+    ],
 )
 def test_recipes_drop_elmo_at_the_rate_of_the_papers_code(task, rate):
     head = yaml.safe_load((RECIPES / f"{task}.yaml").read_text()).get("head", {})
