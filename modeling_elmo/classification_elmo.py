@@ -132,15 +132,20 @@ class BiattentiveNetwork(nn.Module):
         context = attend(similarity, text.mask) @ encoded
         compared = torch.cat([encoded, encoded - context, encoded * context], dim=-1)
         integrated = self.integrator(self.dropout(compared), text.mask)
-        integrated = text.join_elmo(integrated)
-        scores = self.attention(self.dropout(integrated)).transpose(1, 2)  # (B, 1, T)
+        scores = self.attention(text.join_elmo(self.dropout(integrated))).transpose(1, 2)  # (B, 1, T)
         weights = attend(scores, text.mask)
+        integrated = text.join_elmo(integrated)
         largest, mean, smallest = pooled(integrated, text.mask)
         attended = (weights @ integrated).squeeze(1)
-        features = torch.cat([largest, mean, smallest, attended], dim=-1)
+        features = self._drop_encoded(torch.stack([largest, mean, smallest, attended], dim=1)).flatten(1)
         for layer in self.hidden:
-            features = layer(self.dropout(features))
-        return self.output(self.dropout(features))
+            features = self.dropout(layer(features))
+        return self.output(features)
+
+    def _drop_encoded(self, features: Tensor) -> Tensor:
+        """Drop out what the LSTM made of features (..., 2H + E), not ELMo's, which have been dropped out already."""
+        encoded, elmo = features.tensor_split([self.integrator.size], dim=-1)
+        return torch.cat([self.dropout(encoded), elmo], dim=-1)
 
 
 class Esim(nn.Module):
@@ -194,6 +199,7 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         network = NETWORKS[config.sequence_encoder]
         self.texts_per_row = 1 if network is BiattentiveNetwork else 2
         self.second_is_optional = network is PooledNetwork
+        self.drops_by_row = network is Esim
         units = config.head_dim or CLASSIFIER_DIM
         self.network = network(self.input_size, self.elmo_size, units, self.head_dropout, config.num_labels)
         self.post_init()
@@ -251,6 +257,7 @@ class ElmoForMultipleChoice(ElmoTaskModel):
     """A score for each of several endings of a text: ESIM over text and ending (Zellers et al., 2018)."""
 
     texts_per_row = 2
+    drops_by_row = True
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)

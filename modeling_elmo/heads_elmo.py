@@ -224,6 +224,16 @@ class WordDropout(Dropout):
         return len(features), 1, features.shape[2]
 
 
+class PairDropout(Dropout):
+    """Dropout of the same features at every word of both texts of a pair, as `stack_words` stacks them: (2B, T, D)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features.unflatten(0, (2, -1))).flatten(0, 1)
+
+    def noise_shape(self, features: Tensor) -> Sequence[int]:
+        return 1, features.shape[1], 1, features.shape[3]
+
+
 class LayerMix(nn.Module):
     """One vector per word from the biLM's layers, as the config's `mix` says."""
 
@@ -296,6 +306,8 @@ class ElmoTaskModel(ElmoPreTrainedModel):
     accepts_loss_kwargs = False
     texts_per_row = 1
     second_is_optional = False  # whether rows of a head of pairs may be single texts
+    # Whether dropout on what the head reads removes the same features at all words of a row, both texts of a pair.
+    drops_by_row = False
     # Name of the head's own character CNN, if it has one. Sizes differ, and a folder is loaded by every auto class.
     character_cnn: str | None = None
 
@@ -311,7 +323,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):
         self.output_mix = LayerMix(config) if placement in ("output", "both") else None
         elmo_dropout, self.head_dropout = self._dropouts(config)
         self.elmo_dropout = Dropout(elmo_dropout)
-        self.dropout: nn.Module = Dropout(self.head_dropout)
+        self.dropout = Dropout(self.head_dropout)
         self.word_embeddings = None
         if config.word_vector_dim:
             self.word_embeddings = nn.Embedding(config.vocab_size, config.word_vector_dim, padding_idx=0)
@@ -454,14 +466,25 @@ class ElmoTaskModel(ElmoPreTrainedModel):
     def _mix(self, layers: Sequence[Tensor], mask: Tensor, words: Tensor) -> list[Tensor | None]:
         """Mix layers (B, T, 2P) into the words' vectors (N, ...) at the input and the output, None if unused.
 
-        As in AllenNLP, a mix that normalises counts the sentence markers too.
+        Both are dropped out here. As in AllenNLP, a mix that normalises counts the sentence markers too.
         """
         read = mask if self.config.mix_layer_norm else words
         read_layers = [layer[read] for layer in layers]
         mixed: list[Tensor | None] = []
         for mix in (self.input_mix, self.output_mix):
-            mixed.append(None if mix is None else self.elmo_dropout(mix(read_layers).to(mask.device)[words[read]]))
+            if mix is None:
+                mixed.append(None)
+            else:
+                vectors = mix(read_layers).to(mask.device)[words[read]]
+                mixed.append(self._drop(self.elmo_dropout, vectors, words))
         return mixed
+
+    def _drop(self, dropout: nn.Module, features: Tensor, words: Tensor) -> Tensor:
+        """Drop out features (N, D) of the words that a mask (B, T) marks."""
+        if not self.training or not self.drops_by_row:
+            return dropout(features)
+        noise = dropout(features.new_ones(len(words), features.shape[1]))
+        return features * noise[words.nonzero()[:, 0]]
 
     def _read(
         self, inputs: Sequence[Tensor | None], output_hidden_states: bool | None, output_attentions: bool | None
@@ -497,10 +520,10 @@ class ElmoTaskModel(ElmoPreTrainedModel):
                 raise ValueError(f"{name} needs `input_ids` to look up word vectors")
             ids = input_ids[words]
             ids = ids.where(ids < self.word_embeddings.num_embeddings, self.config.unk_token_id)  # added words
-            features.append(self.dropout(self.word_embeddings(ids).to(mask.device)))
+            features.append(self._drop(self.dropout, self.word_embeddings(ids).to(mask.device), words))
         if self.character_cnn is not None and self.config.head_char_filters:
             cnn = self.get_submodule(self.character_cnn)
-            features.append(self.dropout(cnn(char_ids[words]).to(mask.device)))
+            features.append(self._drop(self.dropout, cnn(char_ids[words]).to(mask.device), words))
         layers = None
         if self.config.elmo_placement != "none":
             if bilm_layers is None:

@@ -23,6 +23,7 @@ from .heads_elmo import (
     IGNORED,
     CharacterCnn,
     ElmoTaskModel,
+    PairDropout,
     TaskLstmLayer,
     WordDropout,
     WordLstm,
@@ -183,14 +184,15 @@ class ParagraphReader(nn.Module):
         self.start = nn.Linear(2 * units, 1, bias=False)
         self.end_encoder = WordGru(4 * units, units)
         self.end = nn.Linear(2 * units, 1, bias=False)
+        self.pair_dropout = PairDropout(dropout)
         self.dropout = WordDropout(dropout)
 
     def forward(self, question: Words, context: Words) -> tuple[Tensor, Tensor]:
         """Score the context's words as first and last of the answer: each (B, T), anything at padding."""
         # Both texts go through the GRU as one batch, which takes fewer steps.
         both = stack_words(question, context)
-        encoded = self.encoder(self.dropout(both.features), both.mask)
-        question_words, context_words = self.dropout(both.join_elmo(encoded)).tensor_split(2)
+        encoded = self.pair_dropout(self.encoder(both.features, both.mask))
+        question_words, context_words = both.join_elmo(encoded).tensor_split(2)
         question_words = question_words[:, : question.mask.shape[1]]
         context_words = context_words[:, : context.mask.shape[1]]
         merged = self._attend_to_question(question_words, context_words, question.mask, context.mask)
@@ -307,10 +309,10 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
 
     texts_per_row = 2
     character_cnn = "reader_cnn"
+    drops_by_row = True
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
-        self.dropout = nn.Identity()  # the reader has its own, of whole texts
         self.reader_cnn = None
         if config.head_char_filters:
             self.reader_cnn = CharacterCnn(config, READER_CHARACTER_DIM, READER_FILTER_WIDTH)

@@ -137,6 +137,16 @@ def test_a_lemma_never_seen_has_the_first_sense_of_wordnet(number, score, tmp_pa
     assert [row["F1"] for row in rows] == [score] * 3
 
 
+def test_words_with_senses_of_another_inventory_alone_are_left_out_and_counted(tmp_path):
+    train = write_senses(tmp_path / "train.jsonl", ("river", "side-n"))
+    test = write_senses(tmp_path / "test.jsonl", ("river", "side-n"), ("money", "side-n"), ("loan", "side-n"))
+    *others, last = test.read_text().splitlines()
+    test.write_text("\n".join([*others, last.replace('["WordNet-eng30", "eng30-side-n"], ', "")]) + "\n")
+    embedder = KnownVectors(lambda word, words: [1.0])
+    for row in evaluate.senses(embedder, [train], test, ["layer", "average"]):
+        assert (row["uses"], row["left out"], row["F1"]) == (2, 1, 1.0)
+
+
 def test_joined_words_are_several(tmp_path):
     ((words, (use,)),) = evaluate.read_uses(write_senses(tmp_path / "test.jsonl", ("river", "side-n")))
     assert words == ["river", "big", "bank"]

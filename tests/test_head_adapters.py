@@ -23,10 +23,10 @@ GATES = r"(?!elmo\.).*\.(input_gates|recurrent_gates)"
 TOLERANCE = 1e-5
 
 
-def build(head: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Return a model without dropout, two layers deep, and a batch with labels."""
+def build(head: str, **changes) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Return a model, without dropout and two layers deep unless `changes` say otherwise, and a batch with labels."""
     tokenizer = ElmoTokenizer(vocab=test_heads.WORDS, lowercase_fallback=True)
-    changes = {"head_dropout": 0.0, "elmo_dropout": 0.0, "head_layers": 2}
+    changes = {"head_dropout": 0.0, "elmo_dropout": 0.0, "head_layers": 2, **changes}
     if head == "coref":
         vocabulary = ElmoTokenizer(vocab=test_coref.VOCABULARY, lowercase_fallback=True)
         return test_coref.build(**changes), dict(test_coref.batch_of(test_coref.DOCUMENTS, vocabulary))

@@ -25,7 +25,7 @@ import math
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
@@ -148,6 +148,27 @@ class Use(NamedTuple):
 Embedded = list[tuple[Use, np.ndarray]]
 
 
+def senses_of(token: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the senses of a word of a sense file in `INVENTORY`, and whether WordNet lists one of them first."""
+    senses = []
+    is_first = False
+    for inventory, sense in token["senses"]:
+        # Its number in the WordNet that the text was labelled by: SemCor's is 3.0, Senseval-2's 1.7.1.
+        is_first |= "1" in sense.split(";")
+        if inventory == INVENTORY and sense.startswith(SENSE_PREFIX):
+            senses.append(sense)
+    return senses, is_first
+
+
+def count_left_out(path: Path) -> int:
+    """Count the words of a sense file that have senses, but none in `INVENTORY`: nothing can find them."""
+    count = 0
+    for line in read_lines(path):
+        for token in json.loads(line)["tokens"]:
+            count += bool(token["senses"]) and not senses_of(token)[0]
+    return count
+
+
 def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
     """Yield the sentences of a sense file; what it joins by underscores are several words."""
     for number, line in enumerate(read_lines(path), start=1):
@@ -159,13 +180,7 @@ def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
             for token in json.loads(line)["tokens"]:
                 start = len(words)
                 words += re.split(r"(?<=.)_", token["w"])
-                senses = []
-                is_first = False
-                for inventory, sense in token["senses"]:
-                    # Its number in the WordNet that the text was labelled by: SemCor's is 3.0, Senseval-2's 1.7.1.
-                    is_first |= "1" in sense.split(";")
-                    if inventory == INVENTORY and sense.startswith(SENSE_PREFIX):
-                        senses.append(sense)
+                senses, is_first = senses_of(token)
                 if senses:
                     lemma = (token["lemma"].lower(), senses[0][-1])
                     uses.append(Use(slice(start, len(words)), lemma, senses, is_first))
@@ -219,6 +234,7 @@ def senses(
     """Compute the accuracy of the nearest sense, of the sense of the nearest uses, and of the most frequent sense.
 
     As in the paper, the part of speech is known, and a lemma that the training data lacks has WordNet's first sense.
+    Words whose senses are not in `INVENTORY` are left out.
     """
     seen = embed_uses(embedder, train, np.float16)  # some hundred thousand uses
     right = np.zeros((1 + len(names), 2))
@@ -233,7 +249,12 @@ def senses(
         right += counts
         if options > 1:
             ambiguous += len(uses)
-    about = {"uses": total, "seen in training": known, "with several senses": ambiguous}
+    about = {
+        "uses": total,
+        "left out": count_left_out(test),
+        "seen in training": known,
+        "with several senses": ambiguous,
+    }
     rows = []
     for name, (by_centroid, by_votes) in zip(("most frequent sense", *names), (right / total).tolist(), strict=True):
         scores = {"F1": by_centroid, f"F1 by {neighbors} nearest uses": by_votes}
