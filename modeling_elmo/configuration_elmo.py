@@ -118,9 +118,9 @@ class ElmoConfig(PreTrainedConfig):
     Args of task models:
         elmo_placement: Where ELMo vectors are added, each place with its own mix: at the `"input"`, at the
             `"output"`, at `"both"`, or `"none"` for a model without a biLM.
-        elmo_dropout, head_dropout: Dropout on the ELMo vectors where they enter, and on everything else; by default 0.5,
-            and 0.1 and 0.3 for `sequence_encoder="pooled"`. In ESIM and question answering, all words of a row lose the
-            same features.
+        elmo_dropout, head_dropout: Dropout on the ELMo vectors where they enter, and on everything else; by default
+            0.5, and 0.1 and 0.3 for `sequence_encoder="pooled"`. In ESIM and question answering, all words of a row
+            lose the same features.
         freeze_bilm: Whether the biLM stays fixed while the task is learned.
         word_vector_dim: Size of the word vectors (GloVe) beside ELMo, one for each word of the vocabulary; 0 for none.
         train_word_vectors: Whether the word vectors are trained too.

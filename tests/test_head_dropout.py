@@ -142,4 +142,4 @@ def test_pair_dropout_is_the_same_in_both_texts():
 )
 def test_recipes_drop_elmo_at_the_rate_of_the_papers_code(task, rate):
     head = yaml.safe_load((RECIPES / f"{task}.yaml").read_text()).get("head", {})
-    assert head.get("elmo_dropout", ElmoConfig().elmo_dropout) == rate
+    assert ElmoConfig(**head).dropouts()[0] == rate
