@@ -192,6 +192,13 @@ class ElmoConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
+        self._complete_labels()
+
+    def _complete_labels(self) -> None:
+        """Set `label2id` where it is missing or has the names of other labels than `id2label`."""
+        names = self.id2label or {}
+        if self.id2label is not None and set(self.label2id or {}) != set(names.values()):
+            self.label2id = {name: number for number, name in names.items()}
 
     @classmethod
     def refuse_unknown(cls, keys: Iterable[str]) -> None:
@@ -215,6 +222,7 @@ class ElmoConfig(PreTrainedConfig):
             del values["sequence_encoder"]
         made = super().from_dict(values, **kwargs)
         config = made[0] if isinstance(made, tuple) else made
+        config._complete_labels()  # `kwargs` may have set other names
         for key in unknown:
             setattr(config, key, config_dict[key])
         if unknown:

@@ -87,6 +87,8 @@ def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
     rows = {}
     for part in ("train", "validation", "test"):
         file, split = getattr(settings, f"{part}_file"), getattr(settings, f"{part}_split")
+        if part == "validation" and settings.validation_fraction:
+            file = settings.train_file
         if file or (settings.dataset_name and split):
             rows[part] = read_part(task, settings, part == "train", file, split)
     return rows
@@ -309,6 +311,9 @@ def read_arguments(
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--task")
     task = finder.parse_known_args(list(arguments))[0].task
+    if task is None and arguments and arguments[0] in TASKS:  # the task's recipe
+        task, *rest = arguments
+        arguments = ["--task", task, *rest]
     recipe = task if task in TASKS else None
     classes = (TaskSettings, TrainingArguments)
     settings, training = parse_with_recipe(classes, arguments, __doc__, program, recipe)
@@ -339,7 +344,12 @@ def finetune(arguments: Sequence[str], program: str = "training.finetune") -> di
     if not run.train():
         print("stopped and saved: resume with --resume_from_checkpoint last", file=sys.stderr)
         return None
-    return run.evaluate()
+    results = run.evaluate()
+    if run.trainer.is_world_process_zero():
+        print(
+            f"Wrote {run.folder}: README.md shows how to load the model, {run.task.predictions_file} what it predicts"
+        )
+    return results
 
 
 def main(arguments: Sequence[str], program: str = "training.finetune") -> int:

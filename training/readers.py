@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from modeling_elmo.corpus import decode_lines
+from modeling_elmo.corpus import TextLines, import_datasets, translate_errors
 from modeling_elmo.files import ElmoError, first_line
 
 # The kinds of files that extensions name.
@@ -62,9 +62,13 @@ def located(place: object) -> Iterator[None]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield lines and their numbers. Only line feeds end a line: words may hold Unicode's other separators."""
-    with path.open("rb") as file:
-        yield from enumerate(decode_lines(file, path), start=1)
+    """Yield the lines of a file, compressed or not, and their numbers.
+
+    Only line feeds end a line: words may hold Unicode's other separators.
+    """
+    with translate_errors(f"{path}: cannot be read"):
+        for number, row in enumerate(TextLines([str(path)]), start=1):
+            yield number, row["text"]
 
 
 def read_blocks(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[list[Line]]:
@@ -94,7 +98,7 @@ def read_records(path: Path, kind: str, class_names: bool = True) -> Iterator[Re
     if kind != "parquet":
         return _read_delimited(path, kind)
     try:
-        loaded = datasets.Dataset.from_parquet(str(path))
+        loaded = import_datasets().Dataset.from_parquet(str(path))
     except _LOADING_ERRORS as error:
         raise ElmoError(f"{path}: {first_line(error.__cause__ or error)}") from error
     return dataset_records(loaded, str(path), class_names)
@@ -152,7 +156,7 @@ def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
     """Load a split of a Hub data set, of a folder of files or of the folder of a saved data set."""
     try:
         if not any(Path(name, file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
-            return datasets.load_dataset(name, config, split=split)
+            return import_datasets().load_dataset(name, config, split=split)
         loaded = datasets.load_from_disk(name)
     except _LOADING_ERRORS as error:
         raise ElmoError(f"{name}: {first_line(error.__cause__ or error)}") from error

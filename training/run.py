@@ -28,7 +28,7 @@ from transformers import get_scheduler
 
 from modeling_elmo import ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus
-from modeling_elmo.files import ElmoError, write_text
+from modeling_elmo.files import SECONDS_BETWEEN_LINES, ElmoError, write_text
 from modeling_elmo.softmax_elmo import Negatives
 
 from .data import IGNORED, BlockReader, LaneWindows, Position, Step, Window, prefetch
@@ -51,8 +51,6 @@ PROGRESS = ("step", "predictions", "seconds", "corpus", "history", "position")
 ACCUMULATOR = 1.0
 # Lanes of an evaluation, in all processes together.
 EVAL_LANES = 32
-# How often an evaluation prints how far it is, without a terminal.
-SECONDS_BETWEEN_LINES = 30
 
 States = tuple[Tensor, Tensor]
 
@@ -127,7 +125,7 @@ class Run:
     model: ElmoForPreTraining
     reader: BlockReader
     validation: Corpus | None
-    corpus: dict[str, int] | None  # the numbers of words and sentences, if they were counted
+    corpus: dict[str, float] | None  # the share of unknown words; if they were counted, all words and sentences
     max_steps: int  # of the schedule; runs by epoch may take a few more
     text: Any = None  # digests of the text, or None where that has none
     step: int = 0
@@ -208,7 +206,9 @@ class Run:
                 if must_save:
                     self.save()
                     saved_at = self.step
-        self._read_losses(losses)
+        values = self._read_losses(losses)
+        if values and not must_stop:
+            self._log(values, recent)
         # Save at the end too: the last evaluation may take long, or be interrupted.
         if saved_at != self.step and (must_stop or settings.save_steps):
             self.save()
