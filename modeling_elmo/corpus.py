@@ -28,7 +28,7 @@ OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 SAVED_DATASET_FILES = ("dataset_info.json", "dataset_dict.json")
 # Rows by which text is judged before it is used.
 JUDGED_ROWS = 200
-# Text looks raw if more of its words end in punctuation: in text that is split up to 0.6 % do, in raw text 6 % and more.
+# Text looks raw if more of its words end in punctuation: up to 0.6 % do in split text, from 6 % on in raw text.
 SPLIT_PUNCTUATION = 0.03
 # The share of words in another Unicode form from which on a text is in that form.
 OTHER_FORM = 0.02
@@ -204,14 +204,14 @@ def warn_about_text(corpus: Corpus, tokenizer: ElmoTokenizer) -> None:
     """
     if isinstance(corpus.rows, TextLines) and STANDARD_INPUT in corpus.rows.files:
         return
-    tokenized = corpus.is_tokenized(tokenizer)
     words: list[str] = []
     with translate_errors(corpus.name, corpus.files):
         for row in itertools.islice(corpus.rows, JUDGED_ROWS):
             if isinstance(row[corpus.column], str):
                 words += corpus.words(row[corpus.column], tokenizer)
-    may_look_raw = not tokenized or tokenizer.training_text == "whitespace"  # as the model's training text did
-    joined = [] if may_look_raw else list(filter(_ends_in_punctuation, words))
+    joined = []
+    if corpus.is_tokenized(tokenizer) and tokenizer.training_text in (None, "treebank"):
+        joined = list(filter(_ends_in_punctuation, words))
     if len(joined) > max(1, SPLIT_PUNCTUATION * len(words)):  # one may be an abbreviation
         share = len(joined) / len(words)
         message = f"{corpus.name} looks raw: {share:.0%} of its words are like {joined[0]!r}; --raw splits them"

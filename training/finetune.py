@@ -342,7 +342,6 @@ def finetune(arguments: Sequence[str], program: str = "training.finetune") -> di
     counts = ", ".join(f"{len(examples):,} {part}" for part, examples in run.examples.items())
     print(f"{settings.task}: {counts} examples, {len(run.labels)} labels, {parameters:,} parameters to train")
     if not run.train():
-        print("stopped and saved: resume with --resume_from_checkpoint last", file=sys.stderr)
         return None
     results = run.evaluate()
     if run.trainer.is_world_process_zero():
@@ -363,6 +362,7 @@ def main(arguments: Sequence[str], program: str = "training.finetune") -> int:
         print("interrupted outside of training: checkpoints, if any, are unchanged", file=sys.stderr)
         return STOPPED
     if results is None:
+        print("stopped and saved: resume with --resume_from_checkpoint last", file=sys.stderr)
         return STOPPED
     print(json.dumps(results, indent=1))
     return 0
