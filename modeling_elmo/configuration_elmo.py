@@ -197,7 +197,8 @@ class ElmoConfig(PreTrainedConfig):
     def _complete_labels(self) -> None:
         """Set `label2id` where it is missing or has the names of other labels than `id2label`."""
         names = self.id2label or {}
-        if self.id2label is not None and set(self.label2id or {}) != set(names.values()):
+        known = getattr(self, "label2id", None) or {}
+        if set(known) != set(names.values()):
             self.label2id = {name: number for number, name in names.items()}
 
     @classmethod

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .files import ElmoError, file_digest, first_line, require
 from .tokenization_elmo import ElmoTokenizer
@@ -226,7 +226,7 @@ def warn_about_text(corpus: Corpus, tokenizer: ElmoTokenizer) -> None:
         print(f"warning: {message}; a word in two forms is two words to a model", file=sys.stderr)
 
 
-def vocabulary_form(tokenizer: ElmoTokenizer) -> str:
+def vocabulary_form(tokenizer: ElmoTokenizer) -> Literal["NFC", "NFD"]:
     """Return the Unicode form of a vocabulary: NFC, unless many of its words are decomposed."""
     words = tokenizer.get_vocab()
     others = sum(not unicodedata.is_normalized("NFC", word) for word in words)
