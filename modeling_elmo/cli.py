@@ -85,7 +85,8 @@ def main(
     """ELMo: contextual word vectors from a bidirectional LSTM language model.
 
     \b
-    Start with the small English model in the package:
+    See what it does, or start with the small English model in the package:
+      elmo demo
       elmo neighbors "He sat on the [bank] of the river ." --corpus sentences.txt
       elmo embed sentences.txt --output vectors.h5
     \b
@@ -436,6 +437,7 @@ add_script("finetune", "training.finetune", "Train a task model on top of ELMo."
 add_script("compare", "training.compare", "Compare places and mixes of ELMo on a task.")
 add_script("evaluate", "training.evaluate", "Measure what a biLM has learned.")
 add_script("upload", "hub_upload", "Share a model folder on the Hugging Face Hub.")
+add_script("demo", "training.demo", "Show what ELMo does, in a minute or two.")
 
 
 def run() -> None:

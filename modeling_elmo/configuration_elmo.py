@@ -199,6 +199,14 @@ class ElmoConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
+        self._complete_labels()
+
+    def _complete_labels(self) -> None:
+        """Set `label2id` where it is missing or has the names of other labels than `id2label`."""
+        names = self.id2label or {}
+        known = getattr(self, "label2id", None) or {}
+        if set(known) != set(names.values()):
+            self.label2id = {name: number for number, name in names.items()}
 
     @classmethod
     def refuse_unknown(cls, keys: Iterable[str]) -> None:
@@ -224,6 +232,7 @@ class ElmoConfig(PreTrainedConfig):
                     del values[name]
         made = super().from_dict(values, **kwargs)
         config = made[0] if isinstance(made, tuple) else made
+        config._complete_labels()  # `kwargs` may have set other names
         for key in unknown:
             setattr(config, key, config_dict[key])
         if unknown:

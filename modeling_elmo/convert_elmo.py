@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 SPECIAL_WORDS = 4
 # What a dataset takes in an HDF5 file beside its numbers, at most.
 DATASET_BYTES = 1 << 12
+# Of an HDF5 file.
+WEIGHTS_SUFFIXES = (".hdf5", ".h5")
 # Trained numbers hardly compress. A dataset of more than so many bytes, or a chunk of it, is not larger than this
 # many times what is stored.
 SMALL_DATASET = 1 << 20
@@ -340,7 +342,7 @@ def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     `bilm-tf` is read from two files, options and weights; `AllenNLP` and `ELMoForManyLangs` from one file or folder.
     """
     if len(paths) == 2:
-        return "bilm-tf", list(paths)
+        return "bilm-tf", sorted(paths, key=lambda path: path.suffix.lower() in WEIGHTS_SUFFIXES)
     if len(paths) > 2:
         raise ElmoError(f"{paths[2]}: one path too many; a checkpoint is one path, or options.json weights.hdf5")
     path = paths[0]
@@ -356,9 +358,13 @@ def find_sources(paths: Sequence[Path]) -> tuple[str, list[Path]]:
         return "AllenNLP", [path]
     if "model.safetensors" in files:
         raise ElmoError(f"{path}: holds a model.safetensors: it is converted already")
-    options, weights = list(path.glob("*options.json")), [*path.glob("*.hdf5"), *path.glob("*.h5")]
+    options = sorted(path.glob("*options.json"))
+    weights = sorted(file for file in path.iterdir() if file.suffix.lower() in WEIGHTS_SUFFIXES)
     if len(options) == len(weights) == 1:
         return "bilm-tf", options + weights
+    if options and weights:
+        names = ", ".join(file.name for file in options + weights)
+        raise ElmoError(f"{path}: several files to choose from: give one options.json and one of weights, of {names}")
     raise ElmoError(f"{path}: not a checkpoint: has no encoder.pkl, no weights.th, and no options.json and .hdf5 file")
 
 

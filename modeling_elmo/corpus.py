@@ -10,11 +10,12 @@ import logging
 import lzma
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from .files import ElmoError, check_input_file, file_digest, first_line, require
 from .tokenization_elmo import ElmoTokenizer
@@ -30,6 +31,12 @@ BLOCK = 1 << 20
 OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 # Both are written by `save_to_disk`.
 SAVED_DATASET_FILES = ("dataset_info.json", "dataset_dict.json")
+# Rows by which text is judged before it is used.
+JUDGED_ROWS = 200
+# Text looks raw if more of its words end in punctuation: up to 0.6 % do in split text, from 6 % on in raw text.
+SPLIT_PUNCTUATION = 0.03
+# The share of words in another Unicode form from which on a text is in that form.
+OTHER_FORM = 0.02
 
 Row = str | list[str]
 
@@ -230,6 +237,46 @@ def warn_about_splitting(tokenizer: ElmoTokenizer, tokenized: bool | None) -> No
         print(f"warning: {message}", file=sys.stderr)
 
 
+def warn_about_text(corpus: Corpus, tokenizer: ElmoTokenizer) -> None:
+    """Say on standard error when a text looks raw but is split at whitespace, or is in an unusual Unicode form.
+
+    Its first rows are judged; standard input, which can be read only once, is not.
+    """
+    if isinstance(corpus.rows, TextLines) and STANDARD_INPUT in corpus.rows.files:
+        return
+    words: list[str] = []
+    with translate_errors(corpus.name, corpus.files):
+        for row in itertools.islice(corpus.rows, JUDGED_ROWS):
+            if isinstance(row[corpus.column], str):
+                words += corpus.words(row[corpus.column], tokenizer)
+    joined = []
+    if corpus.is_tokenized(tokenizer) and tokenizer.training_text in (None, "treebank"):
+        joined = list(filter(_ends_in_punctuation, words))
+    if len(joined) > max(1, SPLIT_PUNCTUATION * len(words)):  # one may be an abbreviation
+        share = len(joined) / len(words)
+        message = f"{corpus.name} looks raw: {share:.0%} of its words are like {joined[0]!r}; --raw splits them"
+        print(f"warning: {message}", file=sys.stderr)
+    form = vocabulary_form(tokenizer)
+    others = sum(not unicodedata.is_normalized(form, word) for word in words)
+    if others > OTHER_FORM * len(words):
+        usual = "most text" if form == "NFC" else "the model's vocabulary"
+        message = (
+            f"{corpus.name}: {others / len(words):.0%} of its words are not in Unicode's form {form}, as {usual} is"
+        )
+        print(f"warning: {message}; a word in two forms is two words to a model", file=sys.stderr)
+
+
+def vocabulary_form(tokenizer: ElmoTokenizer) -> Literal["NFC", "NFD"]:
+    """Return the Unicode form of a vocabulary: NFC, unless many of its words are decomposed."""
+    words = tokenizer.get_vocab()
+    others = sum(not unicodedata.is_normalized("NFC", word) for word in words)
+    return "NFD" if others > OTHER_FORM * len(words) else "NFC"
+
+
+def _ends_in_punctuation(word: str) -> bool:
+    return len(word) > 1 and unicodedata.category(word[-1]) == "Po" and word[-2].isalnum()
+
+
 @contextmanager
 def translate_errors(prefix: str, files: Sequence[str] = ()) -> Iterator[None]:
     """Raise errors of `datasets` and of what it reads files with as one-line errors.
@@ -257,7 +304,7 @@ def _names_a_file(source: str) -> bool:
     return source.count("/") > 1 or path.suffix.lower() in (".txt", *BUILDERS, *OPENERS)
 
 
-def _extension(file: str) -> str:
+def file_extension(file: str) -> str:
     """Return a file's extension in lower case, without that of a compression."""
     path = Path(file.lower())
     return path.with_suffix("").suffix if path.suffix in OPENERS else path.suffix
@@ -272,14 +319,22 @@ def _find_builder(files: Sequence[str]) -> str:
         check_input_file(file)
         if os.path.getsize(file) == 0:
             raise ElmoError(f"{file}: the file is empty")
-        builders.add(BUILDERS.get(_extension(file), "text"))
+        builders.add(BUILDERS.get(file_extension(file), "text"))
     if len(builders) != 1:
         raise ElmoError(f"files of one corpus must be of one format, got {' and '.join(sorted(builders)) or 'none'}")
     return builders.pop()
 
 
-def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
+def import_datasets() -> Any:
+    """Import `datasets`, whose progress bars would fill a log file."""
     datasets = require("datasets", "embed")
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    return datasets
+
+
+def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
+    datasets = import_datasets()
     # Its readers log the error that they raise, which would be reported twice.
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
     options: dict[str, Any] = {}
@@ -289,7 +344,7 @@ def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
     if builder in ("text", "csv"):
         options["encoding"] = "utf-8-sig"
     if builder == "csv":
-        options["sep"] = "\t" if _extension(files[0]) == ".tsv" else ","
+        options["sep"] = "\t" if file_extension(files[0]) == ".tsv" else ","
         options["index_col"] = False  # otherwise a surplus comma shifts the columns
         options["keep_default_na"] = False  # "None" and "NA" are words
         header = require("pandas", "embed").read_csv(files[0], nrows=0, **options)
@@ -299,7 +354,7 @@ def _load_files(files: Sequence[str], builder: str, streaming: bool) -> Any:
 
 def _load(*arguments: Any, **options: Any) -> Any:
     """Call `load_dataset`, and raise the cause of an error rather than that there was one."""
-    datasets = require("datasets", "embed")
+    datasets = import_datasets()
     try:
         return datasets.load_dataset(*arguments, **options)
     except datasets.exceptions.DatasetGenerationError as error:
@@ -320,7 +375,7 @@ def _load_dataset(name: str, config_name: str | None, split: str | None, streami
 
 def load_saved(name: str) -> Any:
     """Load what `save_to_disk` wrote. Arrow maps it into memory, and would crash over offsets that lead elsewhere."""
-    loaded = require("datasets", "embed").load_from_disk(name)
+    loaded = import_datasets().load_from_disk(name)
     for dataset in loaded.values() if isinstance(loaded, dict) else [loaded]:
         dataset.data.table.validate(full=True)
     return loaded

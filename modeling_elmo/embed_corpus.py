@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from .corpus import Corpus, Row, open_corpus, warn_about_splitting
+from .corpus import Corpus, Row, open_corpus, warn_about_splitting, warn_about_text
 from .embedding import DEFAULT_BATCH_WORDS, MARKERS, ElmoEmbedder
 from .files import (
     ElmoError,
@@ -32,6 +32,7 @@ from .files import (
     check_output_file,
     check_space,
     file_digest,
+    progress_options,
     read_json,
     remove,
     require,
@@ -273,6 +274,7 @@ def embed_corpus(
     report = Report(output, tokenized=corpus.is_tokenized(embedder.tokenizer))
     if rank == 0:
         warn_about_splitting(embedder.tokenizer, tokenized)
+        warn_about_text(corpus, embedder.tokenizer)
     settings = {
         "input": identity,
         "column": column,
@@ -379,7 +381,8 @@ def _write_shards(
     count = first = 0
     started = time.monotonic()
     # The average speed so far: shards of other processes and of earlier runs come in leaps.
-    with tqdm(total=total, unit="word", unit_scale=True, smoothing=0, disable=rank > 0) as bar:
+    options = {"unit": "word", "unit_scale": True, "smoothing": 0, **progress_options()}
+    with tqdm(total=total, disable=rank > 0, **options) as bar:
         for rows in _group(corpus, _row_size, SHARD_WORDS):
             path = _shard_file(parts, count)
             is_own = count % processes == rank
@@ -397,7 +400,7 @@ def _write_shards(
                 bar.update(size)
             count += 1
             first += len(rows)
-            bar.set_postfix_str(f"{first:,} sentences")
+            bar.set_postfix_str(f"{first:,} sentences", refresh=False)
     report.seconds = time.monotonic() - started
     return count, first
 
@@ -406,7 +409,8 @@ def _merge(parts: Path, count: int, embedder: ElmoEmbedder, report: Report) -> N
     """Write the output from the shards, in one step, and remove them."""
 
     def read_rows() -> Iterator[EmbeddedRow]:
-        for number in tqdm(range(count), desc=f"writing {report.output.name}", unit="shard", delay=2):
+        options = {"desc": f"writing {report.output.name}", "unit": "shard", "delay": 2, **progress_options()}
+        for number in tqdm(range(count), **options):
             for row in _read_shard(_shard_file(parts, number)):
                 report.sentences += 1
                 report.words += len(row.words)

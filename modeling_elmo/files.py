@@ -1,4 +1,4 @@
-"""Files and folders: the one error for bad input, atomic writes, digests. Commands import this before torch."""
+"""The one error for bad input, interrupts, progress, atomic writes, digests. Commands import this before torch."""
 
 import errno
 import hashlib
@@ -31,6 +31,8 @@ UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 # Exit codes of every command: after an `ElmoError`, and the one that shells give for Ctrl-C.
 BAD_INPUT = 2
 INTERRUPTED = 130
+# How often a long computation shows how far it is, without a terminal.
+SECONDS_BETWEEN_LINES = 30
 # The name of the model in the package, wherever a model is asked for.
 MINI_NAME = "elmo-mini"
 
@@ -76,6 +78,13 @@ def report_interrupts() -> None:
         os._exit(INTERRUPTED)
 
     sys.excepthook = report
+
+
+def progress_options() -> dict[str, Any]:
+    """Return options of tqdm that show a line now and then where there is no terminal, and none of a short run."""
+    if sys.stderr.isatty():
+        return {}
+    return dict.fromkeys(("delay", "mininterval", "maxinterval"), SECONDS_BETWEEN_LINES)
 
 
 def check_output_file(path: Path, overwrite: bool) -> None:

@@ -53,8 +53,10 @@ def packaged_model(name: str) -> str:
 def find_model(name: StrPath) -> Path:
     """Return the folder of a model: elmo-mini in the package, a folder, or one that the Hub has, downloaded."""
     folder = Path(packaged_model(str(name)))
-    if os.path.exists(folder) or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) or str(name).startswith("."):
+    if os.path.exists(folder):
         return folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) or str(name).startswith("."):
+        raise ElmoError(f"{name}: no such model; give {MINI_NAME}, a folder, or a name on the Hub like user/model")
     try:
         return Path(snapshot_download(str(name), allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
     except (HTTPError, OSError, ValueError) as error:

@@ -13,6 +13,7 @@ import hashlib
 import heapq
 import json
 import os
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -151,6 +152,9 @@ class Uses:
         in_lower_case: set[str] = set()
         for batch in self._batches():
             in_lower_case.update(text.lower() for text in batch.column("words").flatten().unique().to_pylist())
+        for form in ("NFC", "NFD"):
+            if unicodedata.normalize(form, word.lower()) in in_lower_case:
+                return f"{message}, but has it in Unicode's form {form}: write corpus and sentence in one form"
         parts = split_text(word)
         if len(parts) > 1 and in_lower_case.issuperset(part.lower() for part in parts):
             return f"{message}, which is split into {' and '.join(map(repr, parts))} there: mark one of them"

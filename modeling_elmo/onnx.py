@@ -1,6 +1,10 @@
 """Export ELMo or a task model as one graph, by `torch.export` or to ONNX, for any number of texts of any length."""
 
+import logging
+import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,9 +95,10 @@ def export_onnx(model: ElmoPreTrainedModel, path: StrPath, int8: bool = False) -
     form = traceable(model)
     axes: dict[str, Any] = dict.fromkeys(form.input_names)  # for their names alone
     axes["char_ids"] = dict(enumerate(_dims(model)))  # the other inputs have the same
-    program = torch.onnx.export(
-        _export(model, form), dynamo=True, output_names=form.output_names, dynamic_shapes=axes, verbose=False
-    )
+    with _quiet_exporter():
+        program = torch.onnx.export(
+            _export(model, form), dynamo=True, output_names=form.output_names, dynamic_shapes=axes, verbose=False
+        )
     assert program is not None
     with atomic_write(path) as scratch:
         if int8:
@@ -102,6 +107,20 @@ def export_onnx(model: ElmoPreTrainedModel, path: StrPath, int8: bool = False) -
             program.save(str(scratch), external_data=False)
     graph = program.model.graph
     return Graph(_shapes(graph.inputs), _shapes(graph.outputs))
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Leave out what torch's exporter says of itself: that torchvision is missing, and what it should not call."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def describe_graph(model: ElmoPreTrainedModel, graph: Graph, int8: bool) -> list[str]:

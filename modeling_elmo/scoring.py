@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 from transformers import AutoModelForPreTraining
 
-from .corpus import open_corpus, warn_about_splitting
+from .corpus import open_corpus, warn_about_splitting, warn_about_text
 from .files import ElmoError, StrPath
 from .loading import load_folder
 from .modeling_elmo import ElmoForPreTraining, ElmoForSemanticRoleLabeling
@@ -90,6 +90,7 @@ def score_lines(
     """Yield lines for each sentence as soon as it is computed; print a summary of all to standard error."""
     warn_about_splitting(tokenizer, tokenized)
     corpus = open_corpus(source, column=column, split=split, streaming=True, tokenized=tokenized)
+    warn_about_text(corpus, tokenizer)
     if not as_json:
         yield "log-probability\tperplexity\tunknown\tsentence"
     sentences = itertools.chain.from_iterable(corpus.sentences(row, tokenizer) for row in corpus)

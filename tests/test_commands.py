@@ -108,6 +108,18 @@ def test_a_name_that_the_hub_does_not_give_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_model_that_is_not_there_is_told_from_a_folder_that_holds_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("no", "no such model; give elmo-mini, a folder, or a name"),
+        ("empty", "not a model folder"),
+    ):
+        result = run("score", "-", "--model", tmp_path / name)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"error: {tmp_path / name}: {message}")
+    assert "no such model" in run("export", tmp_path / "no", tmp_path / "out").stderr
+
+
 # ---------------------------------------------------------------------------------------------------------- scripts
 
 
@@ -119,6 +131,7 @@ def test_a_name_that_the_hub_does_not_give_is_one_line(tmp_path: Path) -> None:
         ("compare", "eng.train \\\n        --validation_file"),
         ("evaluate", "elmo evaluate perplexity --model my-elmo"),
         ("upload", "elmo upload my-elmo user/my-elmo"),
+        ("demo", "a word's nearest uses share its sense"),
     ],
 )
 def test_a_script_shows_its_help_under_the_name_of_the_command(command: str, example: str) -> None:
@@ -135,6 +148,14 @@ def test_help_shows_own_settings_and_help_all_those_of_the_trainer() -> None:
     assert "--per_device_train_batch_size" not in own
     assert "--per_device_train_batch_size" in whole
     assert own.count("\n") < 150
+
+
+def test_help_all_of_a_comparison_shows_what_it_passes_on_too() -> None:
+    own, whole = run("compare", "--help").stdout, run("compare", "--help-all").stdout
+    assert "--placements" in own
+    assert "--help-all lists" in own
+    assert "--per_device_train_batch_size" not in own
+    assert all(name in whole for name in ("--placements", "--word_vectors", "--per_device_train_batch_size"))
 
 
 def test_a_switch_that_turns_a_setting_off_is_explained_as_that() -> None:

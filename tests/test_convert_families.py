@@ -35,7 +35,7 @@ from modeling_elmo import (
 )
 from modeling_elmo.cli import app
 from modeling_elmo.convert_allennlp import BIAS, GATES, HIGHWAY, convert_allennlp
-from modeling_elmo.convert_elmo import Transform, convert_checkpoint, export_checkpoint
+from modeling_elmo.convert_elmo import Transform, convert_checkpoint, export_checkpoint, find_sources
 from modeling_elmo.convert_manylangs import PUBLISHED_SETTINGS, convert_manylangs
 from modeling_elmo.embed_corpus import embed_corpus
 from modeling_elmo.files import ElmoError
@@ -925,6 +925,7 @@ def test_elmo_convert_sees_what_it_is_given(seqvec: Path, tmp_path: Path) -> Non
     assert "mix 0: weights" in result.stdout
     assert "<- taken" in result.stdout
     assert ElmoModel.from_pretrained(tmp_path / "second").scalar_mix.gamma.item() == MIXES[1][1]
+    assert find_sources([tmp_path / "w.HDF5", tmp_path / "o.json"])[1] == [tmp_path / "o.json", tmp_path / "w.HDF5"]
     again = elmo_convert(*sources["manylangs"], tmp_path / "manylangs")
     assert (again.exit_code, "not empty" in again.stderr) == (2, True)
     assert elmo_convert(*sources["manylangs"], tmp_path / "manylangs", "--overwrite").exit_code == 0
@@ -932,6 +933,9 @@ def test_elmo_convert_sees_what_it_is_given(seqvec: Path, tmp_path: Path) -> Non
 
 def test_elmo_convert_says_what_it_cannot_take(seqvec: Path, manylangs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "two").mkdir()
+    for name in ("options.json", "one.hdf5", "two.h5"):
+        (tmp_path / "two" / name).write_text("")
     (tmp_path / "text.txt").write_text("")
     many = write_manylangs(tmp_path / "zht.model")
     archive = write_archive(tmp_path / "model.tar.gz", allennlp_state(random_elmo()))
@@ -941,6 +945,7 @@ def test_elmo_convert_says_what_it_cannot_take(seqvec: Path, manylangs: Path, tm
         ([tmp_path / "empty", out], "not a checkpoint"),
         ([tmp_path / "text.txt", out], "not a checkpoint"),
         ([seqvec / "options.json", out], "not a checkpoint"),
+        ([tmp_path / "two", out], "several files to choose from"),
         ([seqvec / "options.json", seqvec / "weights.hdf5", tmp_path / "text.txt", out], "one path too many"),
         ([manylangs, out], "converted already"),
         ([many, out, "--mix", 1], "--mix are for AllenNLP models"),

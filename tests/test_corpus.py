@@ -14,7 +14,7 @@ import datasets
 import pytest
 
 from modeling_elmo import ElmoTokenizer
-from modeling_elmo.corpus import Corpus, open_corpus, warn_about_splitting
+from modeling_elmo.corpus import Corpus, open_corpus, warn_about_splitting, warn_about_text
 from modeling_elmo.files import ElmoError
 from modeling_elmo.tokenization_elmo import TRAINING_TEXTS
 
@@ -202,3 +202,56 @@ def test_sources_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ElmoError, match=message):
             open_corpus(source, **options)
+
+
+RAW = ["We sat on the bank.", "He came late, as always."]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "vocab", "training_text", "warning"),
+    [
+        (RAW, {}, (), None, "looks raw: 30% of its words are like 'bank.'; --raw splits them"),
+        (RAW, {}, (), "treebank", "looks raw"),
+        (RAW, {}, (), "whitespace", None),
+        (RAW, {"tokenized": False}, (), None, None),
+        (["We sat on the bank ."] * 99 + ["Mr. Hill , of the U.S. , came late ."] * 9, {}, (), "treebank", None),
+        (["un café", "noir"], {}, (), None, None),
+        (["un cafe\u0301", "noir"], {}, (), None, "33% of its words are not in Unicode's form NFC, as most text is"),
+        (["un cafe\u0301", "noir"], {}, ("cafe\u0301",), None, None),
+        (["un café", "noir"], {}, ("cafe\u0301",), None, "form NFD, as the model's vocabulary is"),
+    ],
+)
+def test_text_that_looks_raw_or_is_in_another_unicode_form_is_said_once(
+    texts: list[str],
+    options: dict[str, Any],
+    vocab: tuple[str, ...],
+    training_text: str | None,
+    warning: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tokenizer = ElmoTokenizer(vocab=list(vocab), training_text=training_text)
+    for name in ("a.txt", "a.csv"):
+        warn_about_text(open_corpus(str(write(tmp_path / name, texts)), column="text", **options), tokenizer)
+        errors = capsys.readouterr().err
+        assert errors.count("warning: ") == errors.count("\n") == (warning is not None)
+        assert (warning or "") in errors
+
+
+def test_standard_input_is_not_read_before_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"We sat.")))
+    corpus = open_corpus("-")
+    warn_about_text(corpus, ElmoTokenizer())
+    assert list(corpus) == ["We sat."]
+
+
+def test_without_a_terminal_datasets_shows_no_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    datasets.enable_progress_bars()
+    list(open_corpus(str(write(tmp_path / "a.csv")), column="text", as_dataset=True))
+    assert capfd.readouterr().err == ""
+    made = datasets.Dataset.from_dict({"text": ["x"]})
+    made.to_parquet(tmp_path / "set" / "train.parquet")
+    capfd.readouterr()
+    datasets.enable_progress_bars()
+    list(open_corpus(str(tmp_path / "set"), column="text"))
+    assert capfd.readouterr().err == ""

@@ -590,7 +590,8 @@ def test_evaluation_by_length_leaves_predictions_at_their_examples(vectors, tmp_
         (["--model_name_or_path", "no/such/folder"], "no/such/folder: cannot load the model"),
         (["--train_file", "missing.conll"], "missing.conll"),
         (["--validation_file", "missing.conll"], "missing.conll: no such file"),
-        (["--validation_file", ""], "--validation_file missing: give both files, or --dataset_name"),
+        (["--validation_file", ""], "--validation_file missing: give it, or --validation_fraction 0.1"),
+        (["--train_file", "", "--validation_file", ""], "give both files, or --dataset_name"),
         (["--word_vectors", "missing.txt"], "missing.txt"),
         (["--head_overrides", "head_dims=3"], "ElmoConfig does not know `head_dims`; did you mean `head_dim`?"),
         (["--head_overrides", "head_dim=0"], "`head_dim` must be at least 1"),
@@ -765,3 +766,29 @@ def test_a_comparison_that_could_not_begin_leaves_its_folder_free(bilm, vectors,
     assert compare.main([*arguments("ner", tmp_path / "dat", output, *more), *own]) == finetune.BAD_INPUT
     assert compare.main([*arguments("ner", data, output, *more), *own]) == 0
     assert "other settings" not in capsys.readouterr().err
+
+
+def test_one_file_and_the_name_of_the_task_are_enough(bilm, tmp_path, capsys):
+    data = write_task("text-classification", tmp_path)
+    base = ["text-classification", "--train_file", data, "--model", bilm, "--output_dir", tmp_path / "out"]
+    base += ["--head_overrides", *SMALL, "--num_train_epochs", 1, "--disable_tqdm", "true"]
+    for more, message in (
+        ([], "--validation_file missing: give it, or --validation_fraction 0.1 of the --train_file"),
+        (["--validation_fraction", 1], "`validation_fraction` must be from 0 to below 1"),
+        (
+            ["--validation_fraction", 0.25, "--validation_file", data],
+            "`validation_fraction` is for a --train_file alone",
+        ),
+        (
+            ["--validation_fraction", 0.25],
+            "no column `text` or `sentence` or `sentence1`; the columns are review, stars",
+        ),
+    ):
+        assert finetune.main([str(value) for value in (*base, *more)]) == finetune.BAD_INPUT
+        assert message in capsys.readouterr().err
+    more = ["--validation_fraction", 0.25, "--columns", "text=review", "label=stars"]
+    assert finetune.main([str(value) for value in (*base, *more)]) == 0
+    printed = capsys.readouterr().out
+    assert "9 train, 3 validation examples" in printed
+    assert f"Wrote {tmp_path / 'out'}: README.md" in printed
+    assert len((tmp_path / "out" / "predictions.tsv").read_text().splitlines()) == 3

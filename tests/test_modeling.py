@@ -865,3 +865,11 @@ def test_one_thread_and_two_give_the_same_vectors(tokenizer):
     finally:
         torch.set_num_threads(threads)
     torch.testing.assert_close(*outputs, atol=BATCH_TOLERANCE, rtol=0)
+
+
+def test_label2id_follows_the_names_of_the_labels(tmp_path):
+    names = {0: "O", 1: "B-LOC"}
+    assert ElmoConfig(**TINY, id2label=names).label2id == {"O": 0, "B-LOC": 1}
+    ElmoConfig(**TINY).save_pretrained(tmp_path)
+    assert ElmoConfig.from_pretrained(tmp_path, id2label=names).label2id == {"O": 0, "B-LOC": 1}
+    assert ElmoConfig.from_pretrained(tmp_path, num_labels=3).label2id == {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}

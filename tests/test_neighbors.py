@@ -297,3 +297,21 @@ def test_a_place_for_the_index_is_asked_for_where_the_corpus_is_read_only(
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
     assert_refused(neighbors(corpus, folder), tmp_path, "--index")
     assert neighbors(corpus, folder, "--index", tmp_path / "indexes").exit_code == 0
+
+
+def test_a_word_in_another_unicode_form_is_told_from_one_that_is_not_there(folder: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("un cafe\u0301 noir\n", encoding="utf-8")
+    result = neighbors(corpus, folder, sentence="le [Café] .")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].endswith(
+        "has it in Unicode's form NFD: write corpus and sentence in one form"
+    )
+    assert neighbors(corpus, folder, sentence="le [thé] .").stderr.splitlines()[-1].endswith("uses of other words")
+
+
+def test_without_a_terminal_a_short_run_shows_no_progress(folder: Path, corpus: Path) -> None:
+    first = neighbors(corpus, folder)
+    assert first.exit_code == 0
+    assert first.stderr.startswith("Indexed ")
+    assert first.stderr.count("\n") == 1

@@ -1,6 +1,7 @@
 """Task models as graphs: the traceable forms, exported programs and ONNX files give the logits of the models."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -162,13 +163,16 @@ def test_an_onnx_file_of_a_head_gives_its_logits_for_any_batch_and_length(head, 
             assert (probabilities - wanted).abs().max() < INT8_TOLERANCE
 
 
-def test_the_command_writes_the_head_of_a_folder_and_says_what_is_in_the_file(tokenizer, tmp_path):
+def test_the_command_writes_the_head_of_a_folder_and_says_what_is_in_the_file(tokenizer, tmp_path, caplog):
     onnxruntime = pytest.importorskip("onnxruntime")
     model = build("crf", **EXPORTED["crf"])
     model.save_pretrained(tmp_path / "tagger")
     tokenizer.save_pretrained(tmp_path / "tagger")
-    done = CliRunner().invoke(app, ["onnx", str(tmp_path / "tagger"), str(tmp_path / "tagger.onnx"), "--int8"])
+    with warnings.catch_warnings(record=True) as caught, caplog.at_level("WARNING"):
+        done = CliRunner().invoke(app, ["onnx", str(tmp_path / "tagger"), str(tmp_path / "tagger.onnx"), "--int8"])
     assert done.exit_code == 0, done.output
+    assert not any("torchvision" in record.getMessage() for record in caplog.records)
+    assert not any("LeafSpec" in str(warning.message) for warning in caught)
     assert done.stdout.splitlines()[1:] == [
         "  ElmoForTokenClassification, matrices in 8 bits",
         "  inputs: input_ids (batch, words), char_ids (batch, words, 50), attention_mask (batch, words)",

@@ -818,3 +818,21 @@ def test_freed_memory_is_kept_as_far_as_the_c_library_lets(largest, calls, monke
     assert (processes.M_TRIM_THRESHOLD in made) == (largest > 0)
     monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: SimpleNamespace())  # not glibc
     processes.keep_freed_memory()
+
+
+def test_unknown_words_are_counted_where_the_vocabulary_is_given_and_short_runs_have_a_loss(text, tmp_path):
+    (tmp_path / "words.txt").write_text(".\nthe\na\nis\nwas\n")
+    more = ("--vocab_file", tmp_path / "words.txt", "--save_steps", 0, "--logging_steps", 50)
+    results = train(text, tmp_path / "out", *more, "--max_steps", 3)
+    assert results["train_unknown"] == pytest.approx(2 / 5)
+    assert results["train_loss"] > 0
+
+
+def test_text_that_looks_raw_is_said_before_training(text, tmp_path, capsys):
+    raw = tmp_path / "raw.txt"
+    raw.write_text(Path(text[0]).read_text().replace(" .", "."))
+    more = ("--max_steps", 1, "--save_steps", 0)
+    train((raw, text[1]), tmp_path / "whitespace", *more)
+    assert "raw.txt looks raw: " in capsys.readouterr().err
+    train((raw, text[1]), tmp_path / "split", *more, "--raw")
+    assert "looks raw" not in capsys.readouterr().err

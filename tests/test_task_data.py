@@ -1,5 +1,6 @@
 """Data of the downstream tasks: the same rows from every kind of file, and one line for each error."""
 
+import gzip
 import itertools
 import json
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from modeling_elmo.files import ElmoError
 from training.tag_schemes import SCHEMES, detect_scheme, find_violation, to_scheme
-from training.task_data import SENTIMENTS, read_examples, read_hub_examples, sample_fraction
+from training.task_data import SENTIMENTS, hold_out, read_examples, read_hub_examples, sample_fraction
 
 IOB1 = """-DOCSTART- -X- O O
 
@@ -413,3 +414,25 @@ def test_conll_2003_has_its_published_number_of_words_and_entities(shared):
 def test_no_phrase_of_sst_has_two_labels(shared):
     rows = read_examples("sst", shared / "data/sst/dev.txt", phrases=True)
     assert len({tuple(words) for words in rows["words"]}) == len(rows) > 1_101
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "text"),
+    [("ner", "a.conll", IOB1), ("pos", "a.conllu", CONLLU), ("sst", "a.txt", TREES)],
+)
+def test_compressed_files_hold_the_same_examples(task: str, name: str, text: str, tmp_path: Path) -> None:
+    plain = read_examples(task, write(tmp_path / name, text))
+    compressed = read_examples(task, write(tmp_path / f"{name}.gz", gzip.compress(text.encode())))
+    assert compressed.to_dict() == plain.to_dict()
+
+
+def test_a_held_out_part_is_the_same_in_every_run_and_shares_no_row() -> None:
+    rows = datasets.Dataset.from_dict({"label": list(range(20))})
+    train, held_out = hold_out(rows, 0.1)
+    assert len(held_out) == 2
+    assert sorted([*train["label"], *held_out["label"]]) == list(range(20))
+    assert hold_out(rows, 0.1)[1].to_dict() == held_out.to_dict()
+    assert [len(part) for part in hold_out(rows, 0.001)] == [19, 1]
+    assert [len(part) for part in hold_out(rows, 0.999)] == [1, 19]
+    with pytest.raises(ElmoError, match="a single example"):
+        hold_out(rows.select([0]), 0.5)

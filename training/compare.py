@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformers import TrainingArguments
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo.files import BAD_INPUT, ElmoError, disk_errors, read_json, remove, write_text
@@ -28,7 +29,7 @@ from .checkpoints import sorted_checkpoints
 from .figures import draw_comparison
 from .finetune import MIX_FILE, RESULTS_FILE, STOPPED, TASKS, finetune, read_arguments
 from .readers import check_mix, is_finite
-from .settings import PLACEMENTS, described, in_one_line
+from .settings import PLACEMENTS, TaskSettings, described, in_one_line, print_help
 
 SETTINGS_FILE = "settings.json"
 # Settings of training.finetune that a comparison sets itself, and its own arguments for them.
@@ -255,6 +256,7 @@ def main(arguments: Sequence[str], program: str = "training.compare") -> int:
     parser = argparse.ArgumentParser(
         prog=program,
         description=described(__doc__, program),
+        epilog="--help-all lists the settings that are passed on to training.finetune, too.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # --seed is not --seeds
     )
@@ -264,6 +266,10 @@ def main(arguments: Sequence[str], program: str = "training.compare") -> int:
     parser.add_argument("--mixes", nargs="+", help="last, average, or the λ (mix_l2) of a learned mix")
     parser.add_argument("--fractions", nargs="+", type=float, help="parts of the training data")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    if "--help-all" in arguments:
+        parser.print_help()
+        print_help((TaskSettings, TrainingArguments), True, "\nSettings that are passed on:", program)
+        return 0
     own, rest = parser.parse_known_args(list(arguments))
     transformers_logging.set_verbosity_error()
     recipe = rest[:1] if rest and not rest[0].startswith("-") else []

@@ -34,6 +34,8 @@ from modeling_elmo.files import ElmoError
 IGNORED = -100
 # Rows that a process counts at a time.
 ROWS_AT_ONCE = 2000
+# Rows by which the share of unknown words is judged.
+SAMPLED_ROWS = 10_000
 # Rows of a stream among which the next one is chosen at random.
 STREAM_BUFFER = 10_000
 # Windows that are prepared ahead.
@@ -60,6 +62,17 @@ def count_words(corpus: Corpus, tokenizer: ElmoTokenizer, processes: int | None 
             sentences += batch_sentences
             bar.update(batch_words.total())
     return words, sentences
+
+
+def sample_unknown(corpus: Corpus, tokenizer: ElmoTokenizer) -> float:
+    """Return the share of words outside the vocabulary, in rows from all parts of a text, or the first of a stream."""
+    if corpus.is_stream:
+        rows = corpus.rows.take(SAMPLED_ROWS)
+    else:
+        rows = corpus.rows.select(range(0, len(corpus.rows), len(corpus.rows) // SAMPLED_ROWS + 1))
+    words, _ = _count_batch(corpus, tokenizer, [row[corpus.column] for row in rows])
+    known = sum(words[word] for word in tokenizer.get_vocab())
+    return 1 - known / max(words.total(), 1)
 
 
 def _read_batches(corpus: Corpus) -> Iterator[Sequence[Any]]:

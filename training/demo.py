@@ -1,11 +1,10 @@
-"""Show what ELMo does, in a minute and without a network: `make demo`.
+"""Show what ELMo does, in a minute or two and without a network: `elmo demo`, in a checkout `make demo`.
 
 Embeds sentences with elmo-mini, shows that a word's nearest uses share its sense, trains a tagger with and without
 ELMo, and plots both. The sentences are in training/sample; the outputs go to the folder demo.
 """
 
 import argparse
-import os
 import sys
 import textwrap
 import time
@@ -235,23 +234,22 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
         panels[word] = (vectors[-1, own.index], list(own["sense"]), labels)
     draw_senses(panels, output / "senses.png")
     draw_mix(weights, output / "mix_weights.png")
-    model = os.path.relpath(MINI)
     print(
         f"""   {output}/senses.png: the uses of {", ".join(PICTURED)}, coloured by sense
    {output}/mix_weights.png: how much of each layer the tagger with ELMo takes
 
-Next, after `source .venv/bin/activate`:
+Next (in a checkout after `source .venv/bin/activate`):
    elmo neighbors "We [play] the drums ." --corpus {corpus}
    elmo neighbors "We [play] the drums ." --corpus {corpus} --any-word --layer 1
-   elmo substitutes "He sat on the [bank] of the river ." --model {model}
-   elmo embed {corpus} --model {model} --output {output}/vectors.parquet"""
+   elmo substitutes "He sat on the [bank] of the river ."
+   elmo embed {corpus} --output {output}/vectors.parquet"""
     )
 
 
-def main() -> int:
+def main(arguments: Sequence[str], program: str = "training.demo") -> int:
     argparse.ArgumentParser(
-        prog="training.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+        prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(list(arguments))
     try:
         demo()
     except KeyboardInterrupt:
@@ -261,4 +259,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -40,8 +40,8 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
-from modeling_elmo.corpus import Corpus, TextLines, open_corpus, warn_about_splitting
-from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, one_line, read_json, write_text
+from modeling_elmo.corpus import Corpus, TextLines, open_corpus, warn_about_splitting, warn_about_text
+from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, one_line, progress_options, read_json, write_text
 from modeling_elmo.loading import MINI_NAME
 from modeling_elmo.scoring import load_scorer, unknown_words
 
@@ -51,8 +51,6 @@ from .settings import PLACEMENTS, described
 from .task_data import read_examples
 
 BATCH = 32
-# How often a long computation shows how far it is, without a terminal.
-SECONDS_BETWEEN_LINES = 30
 # The inventory of senses that both SemCor and Senseval-2 have.
 INVENTORY = "WordNet-eng30"
 SENSE_PREFIX = "eng30-"
@@ -96,6 +94,7 @@ def perplexities(
 ) -> Rows:
     """Compute the perplexities of a text: every sentence by itself, and with carried states."""
     corpus = open_corpus(str(path), streaming=True, tokenized=tokenized, column=column)
+    warn_about_text(corpus, tokenizer)
     sentences = []
     for line in islice(corpus, limit):
         sentences += corpus.sentences(line, tokenizer)
@@ -109,9 +108,7 @@ def perplexities(
     for kind in ("new in each sentence", "carried"):
         totals = np.zeros(3)
         states = None
-        # Without a terminal, a line now and then.
-        interval = 0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
-        for step in tqdm(range(steps), desc=path.name, unit=" batches", leave=False, mininterval=interval):
+        for step in tqdm(range(steps), desc=path.name, unit=" batches", leave=False, **progress_options()):
             scores, new_states = model.score_batch(sentences[step::steps], tokenizer, states)
             if kind == "carried":
                 states = new_states

@@ -98,6 +98,8 @@ def read_parts(task: Task, settings: TaskSettings) -> dict[str, Dataset]:
     rows = {}
     for part in ("train", "validation", "test"):
         file, split = getattr(settings, f"{part}_file"), getattr(settings, f"{part}_split")
+        if part == "validation" and settings.validation_fraction:
+            file = settings.train_file
         if file or (settings.dataset_name and split):
             rows[part] = read_part(task, settings, part == "train", file, split)
     return rows
@@ -351,6 +353,9 @@ def read_arguments(
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--task")
     task = finder.parse_known_args(list(arguments))[0].task
+    if task is None and arguments and arguments[0] in TASKS:  # the task's recipe
+        task, *rest = arguments
+        arguments = ["--task", task, *rest]
     recipe = task if task in TASKS else None
     classes = (TaskSettings, TrainingArguments)
     settings, training = parse_with_recipe(classes, arguments, __doc__, program, recipe)
@@ -388,9 +393,13 @@ def train_and_evaluate(settings: TaskSettings, training: TrainingArguments) -> d
     counts = ", ".join(f"{len(examples):,} {part}" for part, examples in run.examples.items())
     print(f"{settings.task}: {counts} examples, {len(run.labels)} labels, {parameters:,} parameters to train")
     if not run.train():
-        print("stopped and saved: resume with --resume_from_checkpoint last", file=sys.stderr)
         return None
-    return run.evaluate()
+    results = run.evaluate()
+    if run.trainer.is_world_process_zero():
+        print(
+            f"Wrote {run.folder}: README.md shows how to load the model, {run.task.predictions_file} what it predicts"
+        )
+    return results
 
 
 def main(arguments: Sequence[str], program: str = "training.finetune") -> int:
@@ -404,6 +413,7 @@ def main(arguments: Sequence[str], program: str = "training.finetune") -> int:
         print("interrupted outside of training: checkpoints, if any, are unchanged", file=sys.stderr)
         return STOPPED
     if results is None:
+        print("stopped and saved: resume with --resume_from_checkpoint last", file=sys.stderr)
         return STOPPED
     print(json.dumps(results, indent=1))
     return 0

@@ -34,7 +34,7 @@ from transformers.utils import logging as transformers_logging
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoPreTrainedModel, ElmoTokenizer
 from modeling_elmo.bilm_elmo import NUM_SPECIAL_WORDS
 from modeling_elmo.card import training_card
-from modeling_elmo.corpus import Corpus, open_corpus, warn_about_splitting
+from modeling_elmo.corpus import Corpus, open_corpus, warn_about_splitting, warn_about_text
 from modeling_elmo.files import (
     BAD_INPUT,
     ElmoError,
@@ -50,7 +50,7 @@ from modeling_elmo.locks import one_writer
 from modeling_elmo.softmax_elmo import ElmoSoftmax
 
 from .checkpoints import check_digests, tensor_bytes
-from .data import BlockReader, count_words
+from .data import BlockReader, count_words, sample_unknown
 from .processes import keep_alive_until_exit, run_script
 from .run import CHANGEABLE, RESULTS_FILE, Run, find_checkpoint, read_state
 from .settings import Settings, in_one_line, read_settings
@@ -163,6 +163,8 @@ def make_run(settings: Settings, accelerator: Accelerator) -> Run:
     if settings.validation_file or settings.validation_split:
         validation = open_text(settings, settings.validation_file, settings.validation_split)
     tokenizer, corpus = make_tokenizer(settings, text, accelerator, checkpoint)
+    if accelerator.is_main_process and checkpoint is None:
+        warn_about_text(text, tokenizer)
     tokenizer.training_text = training_text
     if validation is not None and not has_words(validation, tokenizer):
         raise ElmoError(f"{validation.name}: the held-out text has no words")
@@ -250,8 +252,8 @@ def open_text(settings: Settings, files: Sequence[str], split: str | None, strea
 
 def make_tokenizer(
     settings: Settings, text: Corpus, accelerator: Accelerator, checkpoint: Path | None
-) -> tuple[ElmoTokenizer, dict[str, int] | None]:
-    """Return a tokenizer with the vocabulary to predict and, if the text was counted, its words and sentences.
+) -> tuple[ElmoTokenizer, dict[str, float] | None]:
+    """Return a tokenizer with the vocabulary to predict, and the numbers of the text: of unknown words a sample's.
 
     The vocabulary is that of the checkpoint, of `vocab_file`, or of `model_name_or_path`, in this order. Otherwise it
     is counted and written to the output folder, where --vocab_file can find it.
@@ -264,7 +266,7 @@ def make_tokenizer(
         tokenizer = load_tokenizer(settings.model_name_or_path)
     is_given = len(tokenizer) > NUM_SPECIAL_WORDS
     if is_given and settings.max_steps > 0:
-        return tokenizer, None
+        return tokenizer, {"unknown": sample_unknown(text, tokenizer)}
     folder = Path(settings.output_dir)
     if accelerator.is_main_process:
         words, sentences = count_words(text, tokenizer)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from modeling_elmo.corpus import SAVED_DATASET_FILES, decode_lines, load_saved, translate_errors
+from modeling_elmo.corpus import SAVED_DATASET_FILES, TextLines, import_datasets, load_saved, translate_errors
 from modeling_elmo.files import ElmoError, check_input_file, first_line
 
 # The kinds of files that extensions name.
@@ -64,10 +64,13 @@ def located(place: object) -> Iterator[None]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield lines and their numbers. Only line feeds end a line: words may hold Unicode's other separators."""
-    check_input_file(path)
-    with path.open("rb") as file:
-        yield from enumerate(decode_lines(file, path), start=1)
+    """Yield the lines of a file, compressed or not, and their numbers.
+
+    Only line feeds end a line: words may hold Unicode's other separators.
+    """
+    with translate_errors(f"{path}: cannot be read"):
+        for number, row in enumerate(TextLines([str(path)]), start=1):
+            yield number, row["text"]
 
 
 def read_blocks(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[list[Line]]:
@@ -98,7 +101,7 @@ def read_records(path: Path, kind: str, class_names: bool = True) -> Iterator[Re
         return _read_delimited(path, kind)
     check_input_file(path)
     with translate_errors(str(path)):
-        loaded = datasets.Dataset.from_parquet(str(path))
+        loaded = import_datasets().Dataset.from_parquet(str(path))
     return dataset_records(loaded, str(path), class_names)
 
 
@@ -168,7 +171,7 @@ def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
     """Load a split of a Hub data set, of a folder of files or of the folder of a saved data set."""
     with translate_errors(name):
         if not any(os.path.isfile(Path(name, file)) for file in SAVED_DATASET_FILES):
-            return datasets.load_dataset(name, config, split=split)
+            return import_datasets().load_dataset(name, config, split=split)
         loaded = load_saved(name)
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded

@@ -28,7 +28,15 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus
-from modeling_elmo.files import ElmoError, atomic_write, disk_errors, read_json, remove_folder, write_text
+from modeling_elmo.files import (
+    SECONDS_BETWEEN_LINES,
+    ElmoError,
+    atomic_write,
+    disk_errors,
+    read_json,
+    remove_folder,
+    write_text,
+)
 from modeling_elmo.softmax_elmo import Negatives
 
 from .checkpoints import (
@@ -63,8 +71,6 @@ PROGRESS = ("step", "predictions", "seconds", "corpus", "history", "position")
 ACCUMULATOR = 1.0
 # Lanes of an evaluation, in all processes together.
 EVAL_LANES = 32
-# How often an evaluation prints how far it is, without a terminal.
-SECONDS_BETWEEN_LINES = 30
 
 States = tuple[Tensor, Tensor]
 
@@ -143,7 +149,7 @@ class Run:
     model: ElmoForPreTraining
     reader: BlockReader
     validation: Corpus | None
-    corpus: dict[str, int] | None  # the numbers of words and sentences, if they were counted
+    corpus: dict[str, float] | None  # the share of unknown words; if they were counted, all words and sentences
     max_steps: int  # of the schedule; runs by epoch may take a few more
     text: Any = None  # digests of the text, or None where that has none
     step: int = 0
@@ -224,7 +230,9 @@ class Run:
                 if must_save:
                     self.save()
                     saved_at = self.step
-        self._read_losses(losses)
+        values = self._read_losses(losses)
+        if values and not must_stop:
+            self._log(values, recent)
         # Save at the end too: the last evaluation may take long, or be interrupted.
         if saved_at != self.step and (must_stop or settings.save_steps):
             self.save()

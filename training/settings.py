@@ -44,11 +44,11 @@ TASK_CHOICES = {
 POSITIVE = ("lanes", "window", "block_rows", "gradient_accumulation_steps", "logging_steps")
 
 
-def option(default: Any, text: str) -> Any:
+def option(default: Any, text: str, aliases: Sequence[str] = ()) -> Any:
     """Declare a setting with its default and its help."""
     if default == []:
         return HfArg(default_factory=list, help=text)
-    return HfArg(default=default, help=text)
+    return HfArg(default=default, help=text, aliases=list(aliases))
 
 
 @contextmanager
@@ -110,7 +110,7 @@ class Settings:
     max_vocab_size: int = option(800_000, "The largest vocabulary that is made.")
     # The model
     model_name_or_path: str | None = option(
-        None, "Start from weights and words: elmo-mini, a folder, or a name on the Hub."
+        None, "Start from weights and words: elmo-mini, a folder, or a name on the Hub.", ["--model"]
     )
     config: Any = option(None, "In a recipe: values of ElmoConfig other than the defaults.")
     config_overrides: list[str] = option([], "Changes to it: cell_dim=512 dropout=0")
@@ -202,9 +202,10 @@ class TaskSettings:
     phrases: bool = option(False, "Of sst: train on every labelled phrase of the trees.")
     document_words: int = option(0, "Of coref: cut training documents at so many words; 0: do not.")
     train_fraction: float = option(1.0, "Train on a random part of the examples.")
+    validation_fraction: float = option(0.0, "Hold out a random part of --train_file, instead of --validation_file.")
     # The model
     model_name_or_path: str | None = option(
-        None, "A biLM, or a task model to resume: elmo-mini, a folder, or a name on the Hub."
+        None, "A biLM, or a task model to resume: elmo-mini, a folder, or a name on the Hub.", ["--model"]
     )
     elmo_placement: str = option("both", "Where ELMo goes: input, output, both, none.")
     mix: str = option("scalar", "scalar (learned), average or last (the top layer).")
@@ -225,12 +226,19 @@ class TaskSettings:
     def check(self) -> None:
         """Refuse settings that cannot work."""
         check_choices(self, TASK_CHOICES)
+        if not 0 <= self.validation_fraction < 1:
+            raise ElmoError(f"`validation_fraction` must be from 0 to below 1, got {self.validation_fraction}")
+        if self.validation_fraction and (self.validation_file or self.dataset_name or self.phrases):
+            raise ElmoError("`validation_fraction` is for a --train_file alone, and not for `phrases`")
         if not self.dataset_name:
-            missing = [f"--{name}" for name in ("train_file", "validation_file") if not getattr(self, name)]
+            needed = ["train_file"] if self.validation_fraction else ["train_file", "validation_file"]
+            missing = [f"--{name}" for name in needed if not getattr(self, name)]
+            if missing == ["--validation_file"]:
+                raise ElmoError("--validation_file missing: give it, or --validation_fraction 0.1 of the --train_file")
             if missing:
                 raise ElmoError(f"{' and '.join(missing)} missing: give both files, or --dataset_name")
         if self.elmo_placement != "none" and not self.model_name_or_path:
-            raise ElmoError("ELMo needs a biLM: give --model_name_or_path, or --elmo_placement none")
+            raise ElmoError("ELMo needs a biLM: give --model_name_or_path elmo-mini, say, or --elmo_placement none")
         if not 0 < self.train_fraction <= 1:
             raise ElmoError(f"`train_fraction` must be above 0 and at most 1, got {self.train_fraction}")
         if self.document_words < 0:

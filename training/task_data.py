@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import datasets
 import numpy as np
 
+from modeling_elmo.corpus import file_extension
 from modeling_elmo.files import ElmoError, check_input_file
 
 from . import coref, squad, srl
@@ -347,12 +348,23 @@ def read_part(
     if file:
         phrases = settings.phrases and training
         rows = read_examples(task.name, file, columns=columns, scheme=scheme, phrases=phrases)
+        if settings.validation_fraction and file == settings.train_file:
+            rows = hold_out(rows, settings.validation_fraction)[0 if training else 1]
         return task.prepare(rows, settings, training, str(file))
     name = str(settings.dataset_name)
     if settings.phrases:
         raise ElmoError("`phrases` needs trees: give SST's as --train_file instead of --dataset_name")
     rows = read_hub_examples(task.name, name, settings.dataset_config_name, split, columns, scheme)
     return task.prepare(rows, settings, training, name)
+
+
+def hold_out(dataset: datasets.Dataset, fraction: float) -> tuple[datasets.Dataset, datasets.Dataset]:
+    """Return the rows to train on and a random part that is held out, the same in every run, each of a row or more."""
+    if len(dataset) < 2:
+        raise ElmoError("a single example is too few to hold out a part of them")
+    order = np.random.default_rng(0).permutation(len(dataset))
+    count = min(max(1, round(fraction * len(dataset))), len(dataset) - 1)
+    return dataset.select(sorted(order[count:].tolist())), dataset.select(sorted(order[:count].tolist()))
 
 
 def sample_fraction(dataset: datasets.Dataset, fraction: float, seed: int) -> datasets.Dataset:
@@ -365,7 +377,7 @@ def sample_fraction(dataset: datasets.Dataset, fraction: float, seed: int) -> da
 def find_kind(task: str, path: Path) -> str:
     """Return the kind of a file: one of those in `KINDS`, or of the task's parsers."""
     parsers = FORMATS[task].parsers
-    kind = KINDS.get(path.suffix.lower())
+    kind = KINDS.get(file_extension(str(path)))
     if kind == "conllu" and kind not in parsers:
         raise ElmoError(f"{path}: a CoNLL-U file has the tags of pos, not examples of {task}")
     if not FORMATS[task].fields:
@@ -433,7 +445,8 @@ def _find_value(record: Mapping[str, Any], field: str, names: Sequence[str]) -> 
                 numbered.sort(key=lambda key: int(re.findall(r"\d+", key)[-1]))
                 return [record[key] for key in numbered]
     expected = " or ".join(f"`{name}`" for name in names)
-    raise ValueError(f"no column {expected} for `{field}`; the columns are {', '.join(map(str, record))}")
+    columns = ", ".join(map(str, record))
+    raise ValueError(f"no column {expected}; the columns are {columns}: name one with --columns {field}=…")
 
 
 def _convert_tags(task: str, rows: list[Row], scheme: str) -> list[Row]:
