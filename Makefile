@@ -7,11 +7,12 @@ READY := $(VENV)/.ready
 PEERS := $(VENV)/peers/allennlp-2.10.1
 MANYLANGS := $(VENV)/peers/elmoformanylangs-0.0.4.post2
 
-.PHONY: help demo test lint parity conformance bench clean
+.PHONY: help demo test fuzz lint parity conformance bench clean
 
 help:
 	@echo "make demo   in a minute: a word's nearest uses, a tagger with and without ELMo, two pictures"
 	@echo "make test   run the tests"
+	@echo "make fuzz   damage every kind of file that is read, 20,000 times, and say what became of it"
 	@echo "make lint   ruff and mypy"
 	@echo "make parity compare every layer with AllenNLP's and ELMoForManyLangs' (fetches their packages)"
 	@echo "make conformance run transformers' own common test suites on every class (fetches its source distribution)"
@@ -29,6 +30,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

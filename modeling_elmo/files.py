@@ -39,7 +39,8 @@ class ElmoError(ValueError):
 def one_line(message: object) -> str:
     """Return a message as one line of bearable length, whatever names and values it quotes."""
     text = UNPRINTABLE.sub(" ", str(message)).strip()
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 2]} …"
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} … {text[3 - half :]}"
 
 
 def first_line(error: BaseException) -> str:
@@ -146,7 +147,7 @@ def read_json(path: StrPath) -> Any:
     try:
         if os.path.getsize(path) > LARGEST_JSON:
             raise ElmoError(f"{path}: over {LARGEST_JSON:,} bytes")
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ElmoError:
         raise
     except OSError as error:

@@ -1,5 +1,6 @@
 """Damage files at random, by a seed, and run what reads them in a forked process with limits of time and memory."""
 
+import ctypes
 import gc
 import json
 import os
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple
 from modeling_elmo.files import ElmoError
 
 SECONDS = 10.0
+# Linux: the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
 GIGABYTE = 1 << 30
 # What a reader may take: so many times the input, and so much more.
 INPUT_SHARE = 3
@@ -216,6 +219,7 @@ def attempt(read: Callable[[], Any]) -> Outcome:
 def _limit() -> None:
     """Make this process one that hurts no other: quiet, in a group of its own, with a limit of address space."""
     os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         os.dup2(os.open(os.devnull, mode), number)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

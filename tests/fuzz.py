@@ -61,12 +61,16 @@ class Fuzzer:
         return run_cases(kind, self.source(kind), self.expected[kind.name], seeds, self.scratch, kept)
 
     def cases(self, seed: int, count: int, kept: Path | None = None) -> Iterator[Case]:
-        """Run cases, the kinds by turns."""
-        per_kind = -(-count // len(self.kinds))
-        for start in range(seed, seed + per_kind, AT_ONCE):
-            seeds = range(start, min(start + AT_ONCE, seed + per_kind))
+        """Run cases, the kinds by turns; slow kinds have a fifth of the cases of others."""
+        left = count
+        for start in itertools.count(seed, AT_ONCE):
             for kind in self.kinds:
+                size = AT_ONCE // 5 if kind.is_slow and len(self.kinds) > 1 else AT_ONCE
+                seeds = range(start, start + min(size, left))
+                left -= len(seeds)
                 yield from self.run(kind, seeds, kept)
+                if left == 0:
+                    return
 
 
 def table(cases: Sequence[Case]) -> str:
@@ -107,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
         failures = 0
         # Ctrl-C ends the run with the table of what was done.
         with tqdm(total=own.cases, unit=" cases", mininterval=1, disable=None) as bar, suppress(KeyboardInterrupt):
-            for case in itertools.islice(fuzzer.cases(own.seed, own.cases, own.failures), own.cases):
+            for case in fuzzer.cases(own.seed, own.cases, own.failures):
                 cases.append(case)
                 failures += case.outcome.is_failure
                 bar.update()

@@ -99,6 +99,7 @@ class Kind:
     make: Callable[[Path], None]
     read: Callable[[Path], Any]
     files: Sequence[str] = ("**/*",)  # patterns of those that are damaged
+    is_slow: bool = False  # whether it is damaged more rarely than others
     is_sealed: bool = False  # whether damaged files give the same result or none
     also: Sequence[str] = ()  # places and types that a result may have beside those of the untouched files
     packings: Mapping[str, Packing] = field(default_factory=dict)
@@ -578,15 +579,22 @@ def read_layers(folder: Path) -> list[Any]:
 def all_kinds() -> list[Kind]:
     """Return every kind of input."""
     model_files = ("model/*.json", "model/vocab.txt", "model/*.safetensors")
+    shard_files = ("model/*.index.json", "model/*.safetensors")
     make_shard_files = partial(make_model_folder, max_shard_size="1KB")
     kinds = [
-        Kind("shards", make_shards, read_shards, [".out.h5.parts/*"], is_sealed=True),
-        Kind("index", make_index, read_index, ["*.arrow", "*.sha256"], is_sealed=True),
-        Kind("layers", make_layers, read_layers, ["cache/*"], is_sealed=True),
-        Kind("model", make_model_folder, read_model, model_files),
-        Kind("model-in-shards", make_shard_files, read_model, ["model/*.index.json", "model/*.safetensors"]),
-        Kind("bilm-tf", make_bilm, read_bilm),
-        Kind("allennlp", make_allennlp, read_allennlp, packings=PACKINGS),
+        Kind("shards", make_shards, read_shards, [".out.h5.parts/*"], is_slow=True, is_sealed=True),
+        Kind("index", make_index, read_index, ["*.arrow", "*.sha256"], is_slow=True, is_sealed=True),
+        Kind("layers", make_layers, read_layers, ["cache/*"], is_slow=True, is_sealed=True),
+        Kind("model", make_model_folder, read_model, model_files, is_slow=True),
+        Kind(
+            "model-in-shards",
+            make_shard_files,
+            read_model,
+            ["model/*.index.json", "model/*.safetensors"],
+            is_slow=True,
+        ),
+        Kind("bilm-tf", make_bilm, read_bilm, is_slow=True),
+        Kind("allennlp", make_allennlp, read_allennlp, is_slow=True, packings=PACKINGS),
         Kind("manylangs", make_manylangs, read_manylangs),
         *corpus_kinds(),
         *task_kinds(),
@@ -603,7 +611,7 @@ def all_kinds() -> list[Kind]:
         kinds.append(Kind(name, make, partial(read_recipe, name=name)))
     make = partial(make_model_folder, model_class=ElmoForPreTraining)
     for name, read in (("finetune", read_model_to_finetune), ("pretrain", read_model_to_pretrain)):
-        kinds.append(Kind(f"model-to-{name}", make, read, model_files))
+        kinds.append(Kind(f"model-to-{name}", make, read, model_files, is_slow=True))
     for name in ("glove.txt", "glove.txt.gz", "glove.zip", "word2vec.txt", "fasttext.vec"):
         make, read = partial(make_vectors, name=name), partial(read_vectors, name=name)
         kinds.append(Kind(f"vectors-{name}", make, read, packings=PACKINGS))

@@ -177,7 +177,7 @@ def _make_room(folder: Path, limit: float, in_use: Collection[Path]) -> None:
     for scratch in folder.glob(".layers-*.tmp"):
         if time.time() - scratch.stat().st_mtime > SECONDS_A_DAY:
             scratch.unlink(missing_ok=True)
-    others = [path for path in folder.glob("layers-*.f32") if path not in in_use]
+    others = [path for path in folder.glob("layers-*.f32") if path.is_file() and path not in in_use]
     others.sort(key=os.path.getmtime)
     while others and sum(path.stat().st_size for path in others) > limit:
         others.pop(0).unlink(missing_ok=True)

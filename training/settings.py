@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -334,10 +334,11 @@ def parse_with_recipe(
         recipe = rest.pop(0)
     if recipe is not None:
         chosen = _read_recipe(recipe, [action.dest for action in parser._actions])
+        own = {field.name for field in fields(classes[0])}
         for action in parser._actions:
             if action.dest in chosen:
                 action.required = False
-                chosen[action.dest] = _as_typed(action, chosen[action.dest], recipe)
+                chosen[action.dest] = _as_typed(action, chosen[action.dest], recipe, action.dest in own)
         parser.set_defaults(**chosen)
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
@@ -350,10 +351,14 @@ def parse_with_recipe(
     return tuple(parsed)
 
 
-def _as_typed(action: argparse.Action, value: Any, recipe: str) -> Any:
-    """Return a recipe's value for a setting. Numbers are returned as they are typed: the parser checks them."""
+def _as_typed(action: argparse.Action, value: Any, recipe: str, is_own: bool) -> Any:
+    """Return a recipe's value for a setting, `is_own` or of TrainingArguments, which takes objects for some texts.
+
+    Numbers are returned as they are typed: the parser checks them.
+    """
     is_number = action.type in (int, float)
-    if isinstance(value, (dict, list)) and is_number:
+    is_text = action.type is str and action.nargs is None and is_own
+    if isinstance(value, (dict, list)) and (is_number or is_text):
         raise ElmoError(f"{recipe}: `{action.dest}` must be one value, got {value!r}")
     if value is None and is_number and action.default is not None:
         raise ElmoError(f"{recipe}: `{action.dest}` needs a value")
