@@ -13,8 +13,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -316,6 +317,25 @@ class Packing(NamedTuple):
     pack: Callable[[bytes], bytes]
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of input: `make` writes its files into a folder, `read` returns what the package reads from there."""
+
+    name: str
+    make: Callable[[Path], None]
+    read: Callable[[Path], Any]
+    files: Sequence[str] = ("**/*",)  # patterns of those that are damaged
+    is_slow: bool = False  # whether it is damaged more rarely than others
+    is_sealed: bool = False  # whether damaged files give the same result or none
+    also: Sequence[str] = ()  # places and types that a result may have beside those of the untouched files
+    packings: Mapping[str, Packing] = field(default_factory=dict)
+
+    def files_in(self, folder: Path) -> list[str]:
+        """Return the names of the files that are damaged."""
+        found = {path for pattern in self.files for path in folder.glob(pattern) if path.is_file()}
+        return sorted(str(path.relative_to(folder)) for path in found)
+
+
 class Case(NamedTuple):
     """A damage by its kind of input, seed, file and name, and its outcome."""
 
@@ -371,7 +391,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-def damage_copy(kind: Any, source: Path, seed: int, folder: Path) -> tuple[str, str]:
+def damage_copy(kind: Kind, source: Path, seed: int, folder: Path) -> tuple[str, str]:
     """Copy the files of a kind of input, and damage one of them. Return which, and how."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
@@ -381,7 +401,7 @@ def damage_copy(kind: Any, source: Path, seed: int, folder: Path) -> tuple[str, 
     return file, damage_file(path, rng, kind.packings.get(path.suffix), ".json" in file)
 
 
-def run_case(kind: Any, source: Path, expected: Any, seed: int, folder: Path) -> Outcome:
+def run_case(kind: Kind, source: Path, expected: Any, seed: int, folder: Path) -> Outcome:
     """Damage a copy of some files, read it, and judge what comes of it."""
     _, name = damage_copy(kind, source, seed, folder)
     size = size_of(folder)
@@ -393,7 +413,7 @@ def run_case(kind: Any, source: Path, expected: Any, seed: int, folder: Path) ->
 
 
 def run_cases(
-    kind: Any, source: Path, expected: Any, seeds: Sequence[int], scratch: Path, kept: Path | None = None
+    kind: Kind, source: Path, expected: Any, seeds: Sequence[int], scratch: Path, kept: Path | None = None
 ) -> list[Case]:
     """Run cases of one kind in a forked process. Files that lead to failures are kept."""
     folder = scratch / "case" / "files"
@@ -418,7 +438,7 @@ def _keep(path: Path, place: Path, text: str) -> None:
         shutil.copy(path, place / path.name)
 
 
-def judge(kind: Any, outcome: Outcome, expected: Any, damage: str) -> Outcome:
+def judge(kind: Kind, outcome: Outcome, expected: Any, damage: str) -> Outcome:
     """Tell a right result from another well-formed one, and either from a wrong one."""
     if outcome.kind != "other":
         return outcome

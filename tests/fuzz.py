@@ -23,8 +23,8 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from damage import Case, Outcome, attempt, freeze, run_cases, run_forked
-from inputs import Kind, all_kinds
+from damage import Case, Kind, Outcome, attempt, freeze, run_cases, run_forked
+from inputs import all_kinds
 from tqdm import tqdm
 
 # Cases that share a forked process.

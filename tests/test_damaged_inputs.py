@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import GIGABYTE, NODES, Outcome, attempt, freeze, replace_by_node, run_forked
+from damage import GIGABYTE, NODES, Kind, Outcome, attempt, freeze, replace_by_node, run_forked
 from fuzz import Fuzzer
-from inputs import COMPARISON, SENSES, Kind, all_kinds, make_wic, vector_text
+from inputs import COMPARISON, SENSES, all_kinds, make_wic, vector_text
 from typer.testing import CliRunner
 
 from modeling_elmo.cli import app
@@ -94,7 +94,8 @@ def test_what_means_nothing_changes_nothing(change: str, fuzzer: Fuzzer) -> None
     for kind in KINDS.values():
         (file, *others) = kind.files_in(fuzzer.source(kind))
         # An empty line is a row of a text; predictions are written into all lines of CoNLL-2012.
-        keeps_lines = ".txt" in file and kind.name.startswith(("corpus", "prepared")) or kind.name == "srl-data.2012"
+        is_text = ".txt" in file and kind.name.startswith(("corpus", "prepared"))
+        keeps_lines = is_text or kind.name == "srl-data.2012"
         if not others and TEXT_FILE.search(file) and not (keeps_lines and "empty" in change):
             kinds.append(kind)
     runs = [partial(_rewrite, kind, fuzzer.source(kind), fuzzer.scratch / "same", changes[change]) for kind in kinds]
