@@ -28,7 +28,7 @@ from inputs import all_kinds
 from tqdm import tqdm
 
 # Cases that share a forked process.
-AT_ONCE = 25
+AT_ONCE = 100
 # Making a kind's files computes more than reading them.
 SECONDS_TO_MAKE = 120
 OUTCOMES = ("same", "other", "refused", "traceback", "lines", "signal", "hang", "memory", "wrong")
