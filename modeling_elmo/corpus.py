@@ -246,7 +246,7 @@ def translate_errors(prefix: str, files: Sequence[str] = ()) -> Iterator[None]:
         raise ElmoError(f"{prefix}: {first_line(error)}") from error
     # Damaged files lead datasets, pyarrow and pandas to nearly every built-in exception.
     except Exception as error:
-        raise ElmoError(f"{prefix}: {first_line(error)}") from error
+        raise ElmoError(f"{prefix}: {first_line(error.__cause__ or error)}") from error
 
 
 def _names_a_file(source: str) -> bool:
@@ -307,11 +307,8 @@ def _load(*arguments: Any, **options: Any) -> Any:
 
 
 def _load_dataset(name: str, config_name: str | None, split: str | None, streaming: bool) -> Any:
-    is_saved = any(Path(name, file).is_file() for file in SAVED_DATASET_FILES)
-    if is_saved:
-        loaded = require("datasets", "embed").load_from_disk(name)
-    else:
-        loaded = _load(name, config_name, split=split, streaming=streaming)
+    is_saved = any(os.path.isfile(Path(name, file)) for file in SAVED_DATASET_FILES)
+    loaded = load_saved(name) if is_saved else _load(name, config_name, split=split, streaming=streaming)
     if isinstance(loaded, dict):
         if split is None and len(loaded) == 1:
             (split,) = loaded
@@ -319,6 +316,14 @@ def _load_dataset(name: str, config_name: str | None, split: str | None, streami
             raise ElmoError(f"{name}: --split must be one of {', '.join(loaded)}, got {split!r}")
         loaded = loaded[split]
     return loaded.to_iterable_dataset() if is_saved and streaming else loaded
+
+
+def load_saved(name: str) -> Any:
+    """Load what `save_to_disk` wrote. Arrow maps it into memory, and would crash over offsets that lead elsewhere."""
+    loaded = require("datasets", "embed").load_from_disk(name)
+    for dataset in loaded.values() if isinstance(loaded, dict) else [loaded]:
+        dataset.data.table.validate(full=True)
+    return loaded
 
 
 def _find_column(rows: Any, column: str | None, name: str, files: Sequence[str]) -> str:

@@ -582,6 +582,8 @@ def _number(items: Iterable[str], source: str, first: int = 0) -> dict[str, int]
 def _read_words(path: str | os.PathLike, source: str) -> list[str]:
     """Return the lines of a vocabulary file. Only line feeds end a line."""
     words = []
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{source} is not a regular file")
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:

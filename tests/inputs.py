@@ -195,6 +195,12 @@ def make_saved_dataset(folder: Path) -> None:
     datasets.Dataset.from_dict({"text": SENTENCES}).save_to_disk(folder / "saved")
 
 
+def make_arrow(folder: Path) -> None:
+    make_saved_dataset(folder)
+    shutil.copy(folder / "saved" / "data-00000-of-00001.arrow", folder / "data.arrow")
+    shutil.rmtree(folder / "saved")
+
+
 def corpus_kinds() -> list[Kind]:
     kinds = []
     endings = [".txt", ".jsonl", ".csv", ".tsv"]
@@ -212,6 +218,8 @@ def corpus_kinds() -> list[Kind]:
     make = partial(make_corpus, ending=".parquet", compression="")
     for name, options in (("corpus", {"streaming": True}), ("prepared", {})):
         kinds.append(Kind(f"{name}.parquet", make, partial(read_corpus, file="data.parquet", **options)))
+    kinds.append(Kind("corpus.arrow", make_arrow, partial(read_corpus, file="data.arrow", streaming=True)))
+    kinds.append(Kind("prepared.arrow", make_arrow, partial(read_corpus, file="data.arrow")))
     kinds.append(Kind("saved-dataset", make_saved_dataset, partial(read_corpus, file="saved")))
     return kinds
 

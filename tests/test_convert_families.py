@@ -937,7 +937,7 @@ def test_elmo_convert_says_what_it_cannot_take(seqvec: Path, manylangs: Path, tm
     archive = write_archive(tmp_path / "model.tar.gz", allennlp_state(random_elmo()))
     out = tmp_path / "out"
     cases = [
-        ([tmp_path / "nothing", out], "No such file or directory"),
+        ([tmp_path / "nothing", out], "no such file or folder"),
         ([tmp_path / "empty", out], "not a checkpoint"),
         ([tmp_path / "text.txt", out], "not a checkpoint"),
         ([seqvec / "options.json", out], "not a checkpoint"),

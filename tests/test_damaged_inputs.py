@@ -192,8 +192,11 @@ def test_scripts_refuse_names_that_cannot_be_in_one_line(tmp_path: Path, capsys:
         for read in (partial(read_examples, "ner"), partial(load_word_vectors, counts={}), file_digest):
             with pytest.raises(ElmoError, match=r"no such file|not a regular file"):
                 read(file)
+        (tmp_path / "text.txt").write_text("a b\n")
+        arguments = ["tiny", "--train_file", str(tmp_path / "text.txt"), "--vocab_file", file]
+        assert pretrain.main([*arguments, "--output_dir", str(tmp_path / "out")]) == BAD_INPUT
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 4
+    assert len(errors) == 6
 
 
 def test_an_open_pipe_is_read_as_process_substitution_gives_it() -> None:

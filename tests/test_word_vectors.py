@@ -139,7 +139,7 @@ def test_a_bad_file_is_an_error_that_names_file_and_line(name, text, message, tm
 def test_what_is_no_file_of_vectors_is_named_in_one_line(tmp_path):
     assert fail(tmp_path / "nowhere.txt") == f"{tmp_path / 'nowhere.txt'}: no such file"
     assert "no such file" in fail(f"{tmp_path}/nowhere.zip:a.txt")
-    assert "no such file" in fail(tmp_path)
+    assert "not a regular file" in fail(tmp_path)
     assert "binary" in fail(write(tmp_path / "word2vec.bin", b"1 1\nbank \x00\x00\x80?\n"))
     (tmp_path / "a.zip").write_bytes(b"PK no archive")
     (tmp_path / "a.txt.gz").write_bytes(b"no gzip")

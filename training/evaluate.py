@@ -41,7 +41,7 @@ from transformers.utils import logging as transformers_logging
 
 from modeling_elmo import ElmoEmbedder, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.corpus import Corpus, TextLines, open_corpus, warn_about_splitting
-from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, read_json, write_text
+from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, one_line, read_json, write_text
 from modeling_elmo.loading import MINI_NAME
 from modeling_elmo.scoring import load_scorer, unknown_words
 
@@ -252,8 +252,10 @@ def read_pairs(folder: Path) -> tuple[list[bool], list[list[str]], list[int]]:
             if line is None or answer is None:
                 raise ValueError(f"{data.name} and {gold.name} have different numbers of lines")
             match = PAIR.fullmatch(line)
-            if match is None or answer.strip() not in ("F", "T"):
-                raise ValueError("expected a word, its part of speech, places such as 2-5 and two sentences; T or F")
+            if answer.strip() not in ("F", "T"):
+                raise ValueError(f"{gold.name} has {answer[:40]!r} where T or F is expected")
+            if match is None:
+                raise ValueError("expected a word, its part of speech, places such as 2-5, and two sentences")
             first, second, *pair = match.groups()
             for place, sentence in zip((int(first), int(second)), pair, strict=True):
                 words = sentence.split()
@@ -512,7 +514,7 @@ def main(arguments: Sequence[str], program: str = "training.evaluate") -> int:
         own.output_dir.mkdir(parents=True, exist_ok=True)
         write(make_rows(own), own.table, own.output_dir)
     except (ElmoError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted: what is written so far is whole", file=sys.stderr)

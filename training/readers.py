@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from modeling_elmo.corpus import SAVED_DATASET_FILES, decode_lines, translate_errors
+from modeling_elmo.corpus import SAVED_DATASET_FILES, decode_lines, load_saved, translate_errors
 from modeling_elmo.files import ElmoError, check_input_file, first_line
 
 # The kinds of files that extensions name.
@@ -169,7 +169,7 @@ def load_split(name: str, config: str | None, split: str) -> datasets.Dataset:
     with translate_errors(name):
         if not any(os.path.isfile(Path(name, file)) for file in SAVED_DATASET_FILES):
             return datasets.load_dataset(name, config, split=split)
-        loaded = datasets.load_from_disk(name)
+        loaded = load_saved(name)
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded
     if split not in loaded:
