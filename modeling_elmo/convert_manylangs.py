@@ -10,6 +10,7 @@ The original swaps `<bow>` and `<eow>` when it spells a word, in training and ev
 the embedding that the files call `<eow>`, and the end that of `<bow>`.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -96,7 +97,7 @@ def _read_settings(folder: Path) -> tuple[Any, Path]:
     if not relative.is_absolute() and ".." not in relative.parts:
         candidates.insert(0, folder / relative)
     for path in candidates:
-        if path.is_file():
+        if os.path.isfile(path):
             return read_json(path), path
     if relative.name in PUBLISHED_NAMES:
         return PUBLISHED_SETTINGS, config_file

@@ -212,9 +212,9 @@ def attempt(read: Callable[[], Any]) -> Outcome:
         is_one_line = len(text.splitlines()) == 1 and text == text.strip() and len(text) <= LONGEST_MESSAGE
         return Outcome("refused" if is_one_line else "lines", text[: 4 * LONGEST_MESSAGE])
     except MemoryError:
-        return Outcome("memory", traceback.format_exc()[-4000:])
+        return Outcome("memory", traceback.format_exc(limit=-6)[:4000])
     except BaseException:
-        return Outcome("traceback", traceback.format_exc()[-4000:])
+        return Outcome("traceback", traceback.format_exc(limit=-6)[:4000])
 
 
 def _limit() -> None:
