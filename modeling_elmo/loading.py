@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from . import MINI
 from .configuration_elmo import ElmoConfig
-from .files import MINI_NAME, ElmoError, StrPath, file_digest, first_line, read_json
+from .files import MINI_NAME, ElmoError, StrPath, check_input_file, file_digest, first_line, read_json
 from .tokenization_elmo import ElmoTokenizer
 
 # What a model needs of a repository on the Hub.
@@ -63,11 +63,11 @@ def find_model(name: StrPath) -> Path:
 
 def model_digests(folder: StrPath) -> dict[str, str]:
     """Return the digest of every file that makes a model what it is, wherever its folder is."""
-    digests = {}
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in (".json", ".safetensors", ".bin", ".txt"):
-            digests[path.name] = file_digest(path)
-    return digests
+    return {path.name: file_digest(path) for path in _model_files(Path(folder))}
+
+
+def _model_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".safetensors", ".bin", ".txt")]
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -139,6 +139,8 @@ def load_folder(
     """Load a model, in eval mode, and its tokenizer, by anything `find_model` takes; refuse `missing` weights, say."""
     folder = find_model(folder)
     config = read_config(folder)
+    for path in _model_files(folder):  # transformers goes on without a vocabulary that is no file
+        check_input_file(path)
     try:
         sizes = ElmoConfig.from_pretrained(folder, local_files_only=True)
     except LOADING_ERRORS as error:

@@ -6,6 +6,7 @@ of which the words of a data set take some megabytes.
 Shapes: N kept words, D values of a vector.
 """
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -115,6 +116,8 @@ def _numbered_lines(name: str, stream: io.BufferedReader, bar: tqdm) -> Iterator
         if number % LINES_PER_UPDATE == 0:
             bar.update(read)
             read = 0
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         stripped = line.rstrip(b" \r\n")
         if stripped:
             yield number, stripped

@@ -99,7 +99,7 @@ def test_what_means_nothing_changes_nothing(change: str, fuzzer: Fuzzer) -> None
         if not others and TEXT_FILE.search(file) and not (keeps_lines and "empty" in change):
             kinds.append(kind)
     runs = [partial(_rewrite, kind, fuzzer.source(kind), fuzzer.scratch / "same", changes[change]) for kind in kinds]
-    assert len(runs) > 40
+    assert len(runs) >= 40
     for kind, outcome in zip(kinds, run_forked(runs), strict=True):
         assert outcome.value == fuzzer.expected[kind.name], (kind.name, outcome)
 
