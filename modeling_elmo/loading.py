@@ -125,6 +125,9 @@ def _check_tokenizer(folder: Path, tokenizer: Any, config: ElmoConfig) -> None:
 @contextmanager
 def loading_errors(folder: StrPath) -> Iterator[None]:
     """Raise what transformers says of a damaged folder as one line."""
+    if os.path.isdir(folder):
+        for path in _model_files(Path(folder)):  # transformers goes on without a vocabulary that is no file
+            check_input_file(path)
     try:
         yield
     except ElmoError:
@@ -139,8 +142,6 @@ def load_folder(
     """Load a model, in eval mode, and its tokenizer, by anything `find_model` takes; refuse `missing` weights, say."""
     folder = find_model(folder)
     config = read_config(folder)
-    for path in _model_files(folder):  # transformers goes on without a vocabulary that is no file
-        check_input_file(path)
     try:
         sizes = ElmoConfig.from_pretrained(folder, local_files_only=True)
     except LOADING_ERRORS as error:

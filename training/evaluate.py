@@ -151,6 +151,8 @@ Embedded = list[tuple[Use, np.ndarray]]
 def read_uses(path: Path) -> Iterator[tuple[list[str], list[Use]]]:
     """Yield the sentences of a sense file; what it joins by underscores are several words."""
     for number, line in enumerate(read_lines(path), start=1):
+        if not line:
+            continue
         words: list[str] = []
         uses = []
         try:
