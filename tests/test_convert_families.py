@@ -408,7 +408,7 @@ MANYLANGS_DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "no characters": (lambda folder: (folder / "char.dic").unlink(), "char.dic: cannot be read"),
     "no words": (lambda folder: (folder / "word.dic").unlink(), "word.dic: cannot be read"),
     "no settings": (lambda folder: (folder / "settings.json").unlink(), "has no settings.json"),
-    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: cannot be read"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: no such file"),
     "no config path": (write("config.json", b"{}"), "`config_path` must name a file"),
     "code in a pickle": (lambda folder: torch.save({"a": Code()}, folder / "encoder.pkl"), "so it is refused"),
     "not a torch file": (write("encoder.pkl", pickle.dumps(Code())), "so it is refused"),
