@@ -279,9 +279,10 @@ class Run:
         with replace_files(self.folder, CONFIG_NAME, size) if is_first else nullcontext(self.folder) as scratch:
             self.trainer.save_model(str(scratch))
             if is_first:
-                self.trainer.remove_oldest()  # which a run that was killed after its last checkpoint had no time for
                 (scratch / TRAINING_ARGS_NAME).unlink()  # a pickle, which is not needed to load the model
                 self.trainer.state.save_to_json(str(scratch / TRAINER_STATE_NAME))
+        if is_first:
+            self.trainer.remove_oldest(is_over=True)
         self._add_results("train", result.metrics)
         return True
 

@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import rotate_checkpoints
+from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from modeling_elmo.files import atomic_write, disk_errors, remove
+from modeling_elmo.files import atomic_write, disk_errors, remove, remove_folder
 
 from .checkpoints import CHECKPOINT, check_optimizer, read_tensors, reading, tensor_bytes, write_digests
 from .examples import Examples
@@ -93,10 +93,31 @@ class TaskTrainer(Trainer):
             self.remove_oldest()
         self.accelerator.wait_for_everyone()
 
-    def remove_oldest(self) -> None:
-        """Remove the oldest checkpoints, except for the best."""
+    def remove_oldest(self, is_over: bool = False) -> None:
+        """Remove checkpoints beyond `save_total_limit`, each in one step; the best stays, and the last until the end.
+
+        As Trainer does, which removes file by file: what a kill leaves of that would be the checkpoint to resume from.
+        """
+        limit = self.args.save_total_limit
+        paths = [Path(path) for path in sort_checkpoints(str(self.args.output_dir), use_mtime=True)]
+        if not limit or not paths:
+            return
         best = self.state.best_model_checkpoint
-        rotate_checkpoints(str(self.args.output_dir), self.args.save_total_limit, best, use_mtime=True)
+        kept = {Path(best)} if best is not None else set()
+        if not (is_over and limit == 1 and kept):
+            kept.add(paths[-1])
+        surplus = max(len(paths) - max(limit, len(kept)), 0)
+        removable = [path for path in paths if path not in kept]
+        for path in removable[:surplus]:
+            remove_folder(path)
+
+    def _finalize_training(self, *args: Any) -> Any:
+        """Finish as Trainer does, except that it removes no checkpoint."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            return super()._finalize_training(*args)
+        finally:
+            self.args.save_total_limit = limit
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with reading(Path(resume_from_checkpoint, SAFE_WEIGHTS_NAME)):
