@@ -137,7 +137,7 @@ def test_what_is_wrong_in_spite_of_its_digest_is_one_line_too_and_no_pickle_runs
 ) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / trained.name))
     before, last = sorted_checkpoints(folder / "out")
-    wrong = dict.fromkeys(STATES[trained.name], pickle.dumps(Hostile()))
+    wrong = dict.fromkeys(STATES[trained.name], pickle.dumps(Hostile(), protocol=2))
     wrong["model.safetensors"] = b"no tensors"
     wrong["pretraining_state.json" if trained.name == "pretrain" else "trainer_state.json"] = b"[]"
     for name, content in wrong.items():
