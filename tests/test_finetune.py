@@ -792,3 +792,9 @@ def test_one_file_and_the_name_of_the_task_are_enough(bilm, tmp_path, capsys):
     assert "9 train, 3 validation examples" in printed
     assert f"Wrote {tmp_path / 'out'}: README.md" in printed
     assert len((tmp_path / "out" / "predictions.tsv").read_text().splitlines()) == 3
+
+
+def test_a_model_that_has_learned_nothing_is_reported(capsys):
+    for score in (0.0, 0.5):
+        finetune.note_nothing_learned({"eval_f1": score, "eval_accuracy": 0.0}, "f1")
+    assert capsys.readouterr().err == "note: f1 is 0: train longer, by --num_train_epochs and --patience\n"

@@ -396,11 +396,18 @@ def train_and_evaluate(settings: TaskSettings, training: TrainingArguments) -> d
     if not run.train():
         return None
     results = run.evaluate()
+    note_nothing_learned(results, run.task.metric)
     if run.trainer.is_world_process_zero():
         print(
             f"Wrote {run.folder}: README.md shows how to load the model, {run.task.predictions_file} what it predicts"
         )
     return results
+
+
+def note_nothing_learned(results: dict[str, Any], metric: str) -> None:
+    """Say on standard error when the score is zero, as after too few steps on little data."""
+    if results.get(f"eval_{metric}") == 0:
+        print(f"note: {metric} is 0: train longer, by --num_train_epochs and --patience", file=sys.stderr)
 
 
 def main(arguments: Sequence[str], program: str = "training.finetune") -> int:
