@@ -2,8 +2,8 @@
 
 The page's own files are in the folder `web`. Behind them come blocks of data: the biLM's weights in float16, the
 sentences, the vectors of the prepared words in 8 bits, and as many rows of the softmax as there is room for. A block
-is gzip, written in 91 printable characters, of which two hold 13 bits. For elmo-mini's weights this takes 6.4 MB, where
-base64 of gzip takes 6.9 and base64 alone 8.0.
+is gzip, written in 91 printable characters, of which two hold 13 bits. A biLM of 3 M parameters then takes 6.4 MB,
+where base64 of gzip takes 6.9 and base64 alone 8.0.
 """
 
 import base64
@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +26,8 @@ from .configuration_elmo import ElmoConfig
 from .embedding import ElmoEmbedder
 from .files import ElmoError, StrPath, atomic_write
 from .loading import architecture_of, find_model, read_config
-from .page_corpus import PageCorpus, WordUses, find_uses, parse_words, read_page_corpus
+from .page_corpus import LONGEST_SENTENCE, PageCorpus, WordUses, find_uses, parse_words, read_page_corpus
 from .scoring import is_typed_tokenized, load_scorer
-from .tokenization_elmo import ElmoTokenizer
 
 WEB = Path(__file__).parent / "web"
 # In the order in which they need each other. The first ones are the engine.
@@ -71,6 +70,27 @@ class PageReport:
     has_softmax: bool
 
 
+def describe_page(report: PageReport) -> Iterator[str]:
+    """Yield lines that say what a page holds and what it does not."""
+    drawn = f", drawn from {report.total:,}" if report.sentences < report.total - report.too_long else ""
+    yield f"{report.sentences:,} sentences, {report.words:,} words{drawn}"
+    if report.too_long:
+        yield f"sentences of more than {LONGEST_SENTENCE} words, left out: {report.too_long:,}"
+    listed = ", ".join(f"{word.word} ({word.total:,})" for word in report.stored)
+    yield f"uses at hand: {listed or 'none'}"
+    if report.left:
+        listed = ", ".join(word.word for word in report.left)
+        yield f"uses that the page computes when asked, for want of room: {listed}"
+    if report.softmax_words:
+        yield f"surprise and substitutes count the {report.softmax_words:,} most frequent words"
+    elif report.has_softmax:
+        yield f"no surprise and no substitutes: the softmax does not fit into {PAGE_BYTES / 1e6:.0f} MB with the rest"
+    else:
+        yield "no surprise and no substitutes: the model has no softmax"
+    if report.size > PAGE_BYTES:
+        yield f"note: more than {PAGE_BYTES / 1e6:.0f} MB, most of it the model; it opens slowly, above all on a phone"
+
+
 # ------------------------------------------------------------------------------------------------------------ blocks
 
 
@@ -81,8 +101,8 @@ def pack_bytes(content: bytes) -> Block:
     powers = np.exp2(np.arange(BITS_PER_PAIR - 1, -1, -1, dtype=np.float32))
     for start in range(0, len(packed), BYTES_AT_ONCE):
         bits = np.unpackbits(np.frombuffer(packed[start : start + BYTES_AT_ONCE], dtype=np.uint8))
-        bits = np.pad(bits, (0, -len(bits) % BITS_PER_PAIR)).reshape(-1, BITS_PER_PAIR)
-        pairs = (bits.astype(np.float32) @ powers).astype(np.int64)
+        groups = np.pad(bits, (0, -len(bits) % BITS_PER_PAIR)).reshape(-1, BITS_PER_PAIR)
+        pairs = (groups.astype(np.float32) @ powers).astype(np.int64)
         parts.append(ALPHABET[np.stack(divmod(pairs, len(ALPHABET)), axis=1)].tobytes().decode("ascii"))
     return Block("".join(parts), len(packed))
 
@@ -313,7 +333,7 @@ def assemble(facts: dict[str, Any], blocks: dict[str, Block]) -> str:
     return page
 
 
-def _hashes(texts: Any) -> str:
+def _hashes(texts: Iterable[str]) -> str:
     """Return what the policy says of scripts or styles: that these may run, and no others."""
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
     return " ".join(f"'sha256-{digest}'" for digest in digests)

@@ -6,7 +6,7 @@ Anything else is read as by every other command.
 
 import csv
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ MOST_USES = 300
 # A word that is prepared without being named: how often it occurs at least, how long it is, how many there are.
 FEWEST_USES, SHORTEST_WORD, MOST_CHOSEN = 4, 3, 40
 # Words of a vocabulary, the most frequent first, that have many uses and little sense.
-FUNCTION_WORDS = 300
+FUNCTION_WORDS = 500
 # Without a vocabulary, a word in so many of the sentences is one.
 LARGEST_SHARE = 0.05
 
@@ -180,7 +180,7 @@ def find_uses(corpus: PageCorpus, tokenizer: ElmoTokenizer, words: Sequence[str]
     return uses
 
 
-def _choose(corpus: PageCorpus, tokenizer: ElmoTokenizer, places: dict[str, list[Place]]) -> Iterable[str]:
+def _choose(corpus: PageCorpus, tokenizer: ElmoTokenizer, places: dict[str, list[Place]]) -> list[str]:
     """Choose words with many uses, the most frequent first, that are not function words."""
     has_vocabulary = len(tokenizer) > FUNCTION_WORDS
     chosen = []

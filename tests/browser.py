@@ -39,7 +39,7 @@ class Browser:
         self._answers, answers = os.pipe()
         shell = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'
         self._process = subprocess.Popen(
-            ["sh", "-c", shell, str(CHROMIUM), *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"],
+            ["bash", "-c", shell, str(CHROMIUM), *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"],
             pass_fds=(commands, answers),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -149,14 +149,27 @@ class Browser:
     def texts(self, selector: str) -> list[str]:
         return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)")
 
+    def page_seconds(self) -> float:
+        """Return the processor time that the page's processes have taken."""
+        ticks = 0
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command = (folder / "cmdline").read_bytes()
+                if b"--type=renderer" in command and self._profile.name.encode() in command:
+                    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                    ticks += int(fields[11]) + int(fields[12])  # in user and in system mode
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     # ------------------------------------------------------------------------------------------------------ user
 
     def click(self, selector: str) -> None:
         """Click with the mouse in the middle of an element."""
-        x, y = self.evaluate(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
+        middle = """(element => {
+            element.scrollIntoView({ block: "center" });
+            const box = element.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        })"""
+        x, y = self.evaluate(f"{middle}(document.querySelector({json.dumps(selector)}))")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -18,6 +18,7 @@ class App {
     this.word = null;
     this.query = null; // { text, position, place }: the use that is asked about, of a typed text or at a place in the corpus
     this.colours = null; // "sense", or a number of groups, 0 for as many as there seem to be
+    this.request = null; // the newest one for the uses of a word
     this.uses = [];
     this.shown = SHOWN_AT_ONCE;
     this.map = new SenseMap(byId("map"), (number) => this.look(number), (number) => this.askUse(number));
@@ -36,6 +37,7 @@ class App {
     this.makeMix();
     this.listen();
     for (const id of ["main", "about"]) byId(id).hidden = false;
+    byId("examples-part").hidden = !examples.length;
     byId("surprise-row").hidden = !this.facts.softmax;
     byId("substitutes").hidden = !this.facts.softmax;
     say("");
@@ -54,7 +56,6 @@ class App {
   }
 
   makeChips(group, names, choose) {
-    group.hidden = names.length === 0;
     const chips = names.map((name) => {
       const chip = make("button", { type: "button", className: "chip" }, name.replace(/[[\]]/g, ""));
       chip.addEventListener("click", () => choose(name));
@@ -144,6 +145,7 @@ class App {
       this.shown += 2 * SHOWN_AT_ONCE;
       this.showList();
       byId("uses").children[first]?.firstChild.focus();
+      this.explore();
     });
     byId("ask-substitutes").addEventListener("click", () => this.askSubstitutes());
     for (const side of ["left", "right"]) {
@@ -239,15 +241,22 @@ class App {
     if (this.word === null) return;
     const request = { kind: "explore", word: this.word, weights: this.weights(), query: this.query };
     request.groupCount = typeof this.colours === "number" ? this.colours : 0;
-    let answer;
+    const progress = (done, of) => say(`Reading the sentences with “${request.word}”: ${done} of ${of}`);
+    this.request = request;
+    const isCurrent = () => this.request === request;
     try {
-      answer = await this.client.ask(request, (done, of) => say(`Reading the sentences with “${request.word}”: ${done} of ${of}`));
+      let answer = await this.client.ask(request, progress);
+      if (!isCurrent()) return;
+      this.showExplored(answer);
+      if (this.query && !answer.isExact) {
+        answer = await this.client.ask({ ...request, exact: this.shown });
+        if (!isCurrent()) return;
+        this.showExplored(answer);
+      }
+      this.sayFound();
     } catch (error) {
-      if (error.message === STOPPED) return;
-      throw error;
+      if (error.message !== STOPPED) throw error;
     }
-    if (request.word !== this.word || request.query !== this.query) return;
-    this.showExplored(answer);
   }
 
   showExplored({ uses, total, own, share }) {
@@ -270,7 +279,6 @@ class App {
     this.share = share;
     this.look(null);
     this.showList();
-    this.sayFound();
   }
 
   isAsked(use) {

@@ -50,6 +50,7 @@ class SenseMap {
   draw(drawn) {
     this.drawn = drawn;
     const { uses, own, ownUse } = drawn;
+    const focused = this.points.findIndex(({ element }) => element === document.activeElement);
     this.width = this.place.clientWidth;
     const width = Math.max(this.width, 200);
     const height = Math.round(Math.min(Math.max(width * 0.72, 260), 460));
@@ -72,6 +73,7 @@ class SenseMap {
     picture.append(...this.points.map((point) => point.element));
     if (own) picture.append(this.ownMark(...toScreen(own), ownUse >= 0));
     this.place.replaceChildren(picture);
+    this.points[focused]?.element.focus();
   }
 
   /* Return a function from the plane to the picture, the same scale for both axes. */

@@ -42,18 +42,21 @@ function showSurprise(group, words, surprisal, note) {
 
 /* Show the list of uses: their cosine, if there is one, their colour and their sentence. */
 function showUses(list, uses, look, ask) {
+  const focused = list.contains(document.activeElement) ? Number(document.activeElement.dataset.use) : null;
   list.replaceChildren(
     ...uses.map((use) => {
       const score = use.cosine === null ? [] : [make("span", { className: "cosine" }, use.cosine.toFixed(3))];
       const name = make("span", { className: "hidden" }, `${use.colourName}: `);
       const button = make("button", { type: "button", className: "use" }, ...score, swatch(use.colour), name);
       button.append(sentenceWith(use.words, use.position));
+      button.dataset.use = String(use.number);
       button.addEventListener("click", () => ask(use.number));
       for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => look(use.number));
       for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => look(null));
       return make("li", {}, button);
     }),
   );
+  if (focused !== null) (list.querySelector(`[data-use="${focused}"]`) ?? list.querySelector("button"))?.focus();
 }
 
 /* Show which colour and shape is which sense. */
@@ -107,8 +110,8 @@ function showFacts(list, facts, runsInWorker) {
     Model: `${model.name}, an ELMo of ${(model.parameters / 1e6).toFixed(1)} million parameters: ${sizes}. Weights in 16 bits.`,
     Corpus: `${corpus.name}: ${plural(corpus.sentences, "sentence")}${drawn}, ${plural(corpus.words, "word")}${long}.`,
     Vectors:
-      "Those of the words with uses at hand are stored in 8 bits: cosines may be off by a thousandth or so. " +
-      "All others are computed here.",
+      "Those of the words with uses at hand are stored in 8 bits; the nearest uses, and all other words, are computed " +
+      "here, exactly.",
     Softmax: `It ${counted}`,
     Privacy: "What you type stays here: the page makes no request of any kind.",
     Made: `by elmo page, modeling-elmo ${facts.version}${runsInWorker ? "" : "; computing without a worker"}.`,

@@ -2,7 +2,8 @@
 /* The uses of words in the corpus, and their vectors.
 
 Those of the page's own words are stored, 8 bits a number with one scale per vector, for layers 1 to L; layer 0 depends
-on the spelling alone and is computed. The uses of any other word are computed when they are asked for.
+on the spelling alone and is computed. The uses of any other word are computed when they are asked for, and so are those
+that turn out to be nearest to another one: what the page lists is exact.
 Shapes: n uses of a word, D = 2P numbers per vector. A layer is (n, D), row by row. */
 
 // Uses of a word whose sentences are read here, evenly spaced ones of more.
@@ -66,7 +67,7 @@ class Uses {
       }
       layers.push(vectors);
     }
-    return { places, total, layers, isStored: true };
+    return { places, total, layers, isExact: new Uint8Array(places.length) };
   }
 
   async compute(key, progress) {
@@ -76,18 +77,26 @@ class Uses {
     for (let at = 0; Math.floor(at) < all.length; at += step) places.push(all[Math.floor(at)]);
     const layers = [this.layerZero(places)];
     for (let layer = 0; layer < this.layerCount; layer++) layers.push(new Float32Array(places.length * this.size));
+    const found = { places, total: all.length, layers, isExact: new Uint8Array(places.length) };
+    await this.refine(found, [...places.keys()], progress);
+    return found;
+  }
+
+  /* Read the sentences of some uses, where their vectors are not exact yet. */
+  async refine(found, uses, progress) {
     let embedded = { sentence: -1, layers: [] };
-    for (let use = 0; use < places.length; use++) {
-      const [sentence, position] = places[use];
+    const rounded = uses.filter((use) => !found.isExact[use]);
+    for (const [done, use] of rounded.entries()) {
+      const [sentence, position] = found.places[use];
       if (sentence !== embedded.sentence) {
-        await progress(use, places.length);
+        await progress(done, rounded.length);
         embedded = { sentence, layers: this.bilm.embed(this.sentences[sentence]) };
       }
       for (let layer = 1; layer <= this.layerCount; layer++) {
-        layers[layer].set(wordRow(embedded.layers[layer], position, this.size), use * this.size);
+        found.layers[layer].set(wordRow(embedded.layers[layer], position, this.size), use * this.size);
       }
+      found.isExact[use] = 1;
     }
-    return { places, total: all.length, layers, isStored: false };
   }
 
   layerZero(places) {
