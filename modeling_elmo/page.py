@@ -33,14 +33,15 @@ WEB = Path(__file__).parent / "web"
 # In the order in which they need each other. The first ones are the engine.
 ENGINE = ("packing", "tokenizer", "bilm", "softmax", "clusters", "uses", "engine")
 INTERFACE = ("client", "text", "map", "panels", "app")
+STYLES = ("theme.css", "page.css")
 BILM_PARTS = ("char_encoder.", "forward_lm.", "backward_lm.")
 
 # What a page should have at most: it opens at once, and fits an e-mail.
 PAGE_BYTES = 15_000_000
-# Stored vectors, in numbers of 8 bits. The uses of further words are computed in the page.
-VECTOR_BYTES = 1_100_000
+# Of these, for stored vectors: at least and at most. The uses of further words are computed in the page.
+VECTOR_ROOM, MOST_VECTOR_ROOM = 700_000, 3_000_000
 # How many words of the softmax a page counts: the most that fit.
-SOFTMAX_SIZES = (20_000, 15_000, 10_000, 5_000)
+SOFTMAX_SIZES = (20_000, 15_000, 10_000, 7_500, 5_000)
 
 # Two characters hold 13 bits, since 91 * 91 = 8281. No character is `<`, which could end a script.
 ALPHABET = np.frombuffer(bytes([*range(35, 60), *range(61, 127)]), dtype=np.uint8)
@@ -188,11 +189,11 @@ def embed_uses(uses: Sequence[WordUses], corpus: PageCorpus, embedder: ElmoEmbed
     return b"".join(codes), b"".join(scales)
 
 
-def split_by_room(uses: Sequence[WordUses], bytes_per_use: int) -> tuple[list[WordUses], list[WordUses]]:
-    """Return the words whose vectors there is room for, in their order, and the others."""
+def split_by_room(uses: Sequence[WordUses], bytes_per_use: int, room: int) -> tuple[list[WordUses], list[WordUses]]:
+    """Return the words whose vectors there is room for in a page, in their order, and the others."""
     stored: list[WordUses] = []
     left: list[WordUses] = []
-    room = VECTOR_BYTES
+    room = room * BITS_PER_PAIR // 16
     for word in uses:
         size = len(word.places) * bytes_per_use
         (left if size > room else stored).append(word)
@@ -249,7 +250,6 @@ def write_page(
     config, tokenizer = embedder.model.config, embedder.tokenizer
     corpus = read_page_corpus(source, tokenizer, wanted, sample, tokenized, column)
     uses = find_uses(corpus, tokenizer, wanted)
-    stored, left = split_by_room(uses, config.num_hidden_layers * config.hidden_size)
     name = folder.name if Path(model).exists() else model
     facts = describe_model(name, embedder, tokenized)
     weights = _weights(embedder.model)
@@ -267,21 +267,20 @@ def write_page(
         "words": [{"word": word.word, "total": word.total} for word in uses],
         "examples": list(examples),
     }
+    blocks = {"weights": pack_float16(list(weights.values()), str(folder))}
+    has_softmax = architecture_of(read_config(folder)) == "ElmoForPreTraining"
+    room = PAGE_BYTES - len(assemble(facts, blocks)) - len(pack_json(corpus.sentences).text)
+    facts["softmax"] = None
+    if has_softmax:
+        softmax_blocks, facts["softmax"] = pack_softmax(folder, room - VECTOR_ROOM)
+        blocks |= softmax_blocks
+        room -= sum(len(block.text) for block in softmax_blocks.values())
+    room = min(max(room, VECTOR_ROOM), MOST_VECTOR_ROOM)
+    stored, left = split_by_room(uses, config.num_hidden_layers * config.hidden_size, room)
     codes, scales = embed_uses(stored, corpus, embedder)
     senses = [[number, position, sense] for (number, position), sense in corpus.senses.items()]
     table = {"sentences": corpus.sentences, "senses": senses, "uses": [word._asdict() for word in stored]}
-    blocks = {
-        "weights": pack_float16(list(weights.values()), str(folder)),
-        "corpus": pack_json(table),
-        "vectors": pack_bytes(codes),
-        "scales": pack_bytes(scales),
-    }
-    has_softmax = architecture_of(read_config(folder)) == "ElmoForPreTraining"
-    facts["softmax"] = None
-    if has_softmax:
-        room = PAGE_BYTES - len(assemble(facts, blocks))
-        softmax_blocks, facts["softmax"] = pack_softmax(folder, room)
-        blocks |= softmax_blocks
+    blocks |= {"corpus": pack_json(table), "vectors": pack_bytes(codes), "scales": pack_bytes(scales)}
     page = assemble(facts, blocks).encode()
     with atomic_write(output) as scratch:
         scratch.write_bytes(page)
@@ -308,7 +307,7 @@ def load_embedder(folder: Path) -> ElmoEmbedder:
 
 def assemble(facts: dict[str, Any], blocks: dict[str, Block]) -> str:
     """Return the page: the files of `web`, and the facts and blocks as scripts that no browser runs."""
-    style = (WEB / "page.css").read_text(encoding="utf-8")
+    style = "\n".join((WEB / name).read_text(encoding="utf-8") for name in STYLES)
     scripts = {name: (WEB / f"{name}.js").read_text(encoding="utf-8") for name in (*ENGINE, *INTERFACE)}
     facts = {**facts, "sizes": {name: block.size for name, block in blocks.items()}}
     data = json.dumps(facts).replace("<", "\\u003c")

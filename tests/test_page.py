@@ -173,7 +173,7 @@ def test_of_very_many_uses_evenly_spaced_ones_are_kept(folder: Path, corpus: Pat
 def test_what_does_not_fit_is_left_out_and_said_so(
     folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_module, "VECTOR_BYTES", 3 * 24)
+    monkeypatch.setattr(page_module, "VECTOR_ROOM", 3 * 24 * 16 // 13 + 1)
     monkeypatch.setattr(page_module, "PAGE_BYTES", 10_000)
     result = make(corpus, folder, tmp_path / "page.html", "--words", "bank,river")
     assert "uses at hand: bank (3)\n" in result.stdout
