@@ -3,6 +3,10 @@
 
 const SHOWN_AT_ONCE = 10;
 const SHOWN_CHIPS = 12;
+const SHOWN_EXAMPLES = 4;
+// Where the word is far below the sentence, as in page.css.
+const NARROW = "(max-width: 46rem)";
+const REDUCED = "(prefers-reduced-motion: reduce)";
 const TYPING_PAUSE = 250;
 const SUBSTITUTES = 10;
 const STATIC_NEIGHBORS = 12;
@@ -16,23 +20,30 @@ class App {
     this.mix = { s: [...facts.mix.weights], gamma: facts.mix.gamma };
     this.typed = { text: "", words: [], chosen: -1 };
     this.word = null;
-    this.query = null; // { text, position, place }: the use that is asked about, of a typed text or at a place in the corpus
+    this.query = null; // the use that is asked about: { text, position, place }, a place in the corpus or null
     this.colours = null; // "sense", or a number of groups, 0 for as many as there seem to be
     this.request = null; // the newest one for the uses of a word
     this.uses = [];
     this.shown = SHOWN_AT_ONCE;
-    this.map = new SenseMap(byId("map"), (number) => this.look(number), (number) => this.askUse(number));
+    this.map = new SenseMap(
+      byId("map"),
+      (number) => this.look(number),
+      (number) => this.askUse(number),
+    );
     this.sides = { left: { words: [], chosen: -1 }, right: { words: [], chosen: -1 } };
   }
 
   /* Fill in what never changes, and show the first sentence. */
   async start() {
     const { corpus, model, examples, words } = this.facts;
-    byId("subtitle").textContent = `in ${corpus.name}, ${plural(corpus.sentences, "sentence")}, as ${model.name} reads them`;
+    byId("subtitle").textContent =
+      `in ${corpus.name}, ${plural(corpus.sentences, "sentence")}, as ${model.name} reads them`;
     showFacts(byId("facts-list"), this.facts, this.client.runsInWorker);
-    this.makeChips(byId("examples"), examples, (example) => this.useExample(example));
+    this.makeChips(byId("examples"), examples, SHOWN_EXAMPLES, (example) => this.useExample(example));
     const chips = words.map(({ word, total }) => `${word} ${thousands(total)}`);
-    this.makeChips(byId("corpus-words"), chips, (chip) => this.chooseWord(chip.slice(0, chip.lastIndexOf(" "))));
+    this.makeChips(byId("corpus-words"), chips, SHOWN_CHIPS, (chip) =>
+      this.chooseWord(chip.slice(0, chip.lastIndexOf(" "))),
+    );
     this.makeLayers();
     this.makeMix();
     this.listen();
@@ -55,19 +66,20 @@ class App {
     }
   }
 
-  makeChips(group, names, choose) {
+  /* Show names as buttons, so many of them at first. */
+  makeChips(group, names, shown, choose) {
     const chips = names.map((name) => {
       const chip = make("button", { type: "button", className: "chip" }, name.replace(/[[\]]/g, ""));
       chip.addEventListener("click", () => choose(name));
       return chip;
     });
     group.replaceChildren(...chips);
-    if (chips.length <= SHOWN_CHIPS) return;
-    for (const chip of chips.slice(SHOWN_CHIPS)) chip.hidden = true;
-    const all = make("button", { type: "button", className: "chip quiet" }, `${chips.length - SHOWN_CHIPS} more`);
+    if (chips.length <= shown) return;
+    for (const chip of chips.slice(shown)) chip.hidden = true;
+    const all = make("button", { type: "button", className: "chip quiet" }, `${chips.length - shown} more`);
     all.addEventListener("click", () => {
       for (const chip of chips) chip.hidden = false;
-      chips[SHOWN_CHIPS].focus();
+      chips[shown].focus();
       all.remove();
     });
     group.append(all);
@@ -76,7 +88,12 @@ class App {
   makeLayers() {
     const layers = [...Array(this.top + 1).keys(), "mix"];
     for (const layer of layers) {
-      const input = make("input", { type: "radio", name: "layer", value: String(layer), checked: layer === this.layer });
+      const input = make("input", {
+        type: "radio",
+        name: "layer",
+        value: String(layer),
+        checked: layer === this.layer,
+      });
       input.addEventListener("change", () => {
         this.layer = layer;
         this.explore();
@@ -114,7 +131,11 @@ class App {
       byId("mix").append(make("label", {}, make("span", {}, name), input, output));
     };
     this.mix.s.forEach((_, at) => {
-      add(`s${at} ${layerName(at).toLowerCase()}`, { min: -10, max: 10, step: 0.1 }, (value) => (this.mix.s[at] = value));
+      add(
+        `s${at} ${layerName(at).toLowerCase()}`,
+        { min: -10, max: 10, step: 0.1 },
+        (value) => (this.mix.s[at] = value),
+      );
     });
     add("γ", { min: 0.05, max: 4, step: 0.05 }, (value) => (this.mix.gamma = value));
     const reset = make("button", { type: "button", className: "quiet" }, "Reset");
@@ -129,7 +150,10 @@ class App {
 
   listen() {
     for (const id of ["tokens", "left-tokens", "right-tokens"]) roveFocus(byId(id));
-    byId("sentence").addEventListener("input", debounce(TYPING_PAUSE, () => this.read()));
+    byId("sentence").addEventListener(
+      "input",
+      debounce(TYPING_PAUSE, () => this.read()),
+    );
     byId("surprise").addEventListener("change", () => this.showTyped());
     byId("find-form").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -149,7 +173,10 @@ class App {
     });
     byId("ask-substitutes").addEventListener("click", () => this.askSubstitutes());
     for (const side of ["left", "right"]) {
-      byId(side).addEventListener("input", debounce(TYPING_PAUSE, () => this.readSide(side)));
+      byId(side).addEventListener(
+        "input",
+        debounce(TYPING_PAUSE, () => this.readSide(side)),
+      );
     }
   }
 
@@ -188,7 +215,8 @@ class App {
     if (byId("sentence").value !== text) return; // more was typed meanwhile
     const before = this.typed;
     let chosen = place;
-    if (chosen < 0 && before.chosen >= 0 && words[before.chosen] === before.words[before.chosen]) chosen = before.chosen;
+    if (chosen < 0 && before.chosen >= 0 && words[before.chosen] === before.words[before.chosen])
+      chosen = before.chosen;
     this.typed = { text, words, chosen };
     this.showTyped();
     if (chosen >= 0) await this.chooseTyped(chosen);
@@ -196,7 +224,11 @@ class App {
 
   async showTyped() {
     const { text, words, chosen } = this.typed;
-    showTokens(byId("tokens"), words, chosen, (at) => this.chooseTyped(at));
+    showTokens(byId("tokens"), words, chosen, async (at) => {
+      await this.chooseTyped(at);
+      if (matchMedia(NARROW).matches)
+        byId("word").scrollIntoView({ behavior: matchMedia(REDUCED).matches ? "auto" : "smooth" });
+    });
     byId("surprise-note").textContent = "";
     if (!this.facts.softmax || !words.length || !byId("surprise").checked) return;
     const surprisal = await this.client.ask({ kind: "surprisal", text });
@@ -289,14 +321,16 @@ class App {
     const listed = this.listed();
     if (!this.uses.length) say(`“${this.word}” does not occur in the corpus.`);
     else if (!this.query) say(`${plural(this.uses.length, "use")} of “${this.word}”.`);
-    else if (listed.length) say(`The use nearest to “${this.word}” by ${layerName(this.layer).toLowerCase()}: ${listed[0].label}`);
+    else if (listed.length)
+      say(`The use nearest to “${this.word}” by ${layerName(this.layer).toLowerCase()}: ${listed[0].label}`);
   }
 
   /* Return the names of senses that the file gives these uses, the most frequent first. */
   sensesOf(uses) {
     if (uses.every((use) => use.sense === null)) return [];
     const counts = new Map();
-    for (const { sense } of uses) counts.set(sense ?? "no sense given", (counts.get(sense ?? "no sense given") ?? 0) + 1);
+    for (const { sense } of uses)
+      counts.set(sense ?? "no sense given", (counts.get(sense ?? "no sense given") ?? 0) + 1);
     return [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
   }
 
@@ -310,7 +344,7 @@ class App {
     if (this.colours === null || (this.colours === "sense" && !hasSenses)) this.colours = hasSenses ? "sense" : 0;
     const offered = [["0", "by groups found (k-means)"]];
     for (let count = 2; count <= MOST_GROUPS; count++) offered.push([String(count), `by ${count} groups`]);
-    if (hasSenses) offered.unshift(["sense", "by sense, as the file has it"]);
+    if (hasSenses) offered.unshift(["sense", "by sense, from the file"]);
     byId("colours").replaceChildren(...offered.map(([value, name]) => make("option", { value }, name)));
     byId("colours").value = String(this.colours);
   }
@@ -329,8 +363,14 @@ class App {
     if (none) note.textContent = "This word does not occur in the corpus.";
     else if (!this.query) note.textContent = "Choose one, in the list or on the map, to see which are nearest to it.";
     else if (this.query.place === null) note.textContent = "By their cosine with the word in your sentence.";
-    else note.replaceChildren("By their cosine with the word in: ", sentenceWith(this.query.text, this.query.position));
-    showUses(byId("uses"), listed.slice(0, this.shown), (number) => this.look(number), (number) => this.askUse(number));
+    else
+      note.replaceChildren("By their cosine with the word in: ", sentenceWith(this.query.text, this.query.position));
+    showUses(
+      byId("uses"),
+      listed.slice(0, this.shown),
+      (number) => this.look(number),
+      (number) => this.askUse(number),
+    );
     byId("more").hidden = listed.length <= this.shown;
   }
 
@@ -339,13 +379,21 @@ class App {
     this.map.highlight(number);
     const caption = byId("map-caption");
     if (number === null) {
-      const shown = `The two directions in which these uses differ most (${Math.round(100 * (this.share ?? 0))} % of the differences).`;
-      const asked = !this.query ? "" : ` The ring is ${this.query.place === null ? "your sentence" : "the use you chose"}.`;
+      const share = Math.round(100 * (this.share ?? 0));
+      const shown = `The two directions in which these uses differ most (${share} % of the differences).`;
+      const asked = !this.query
+        ? ""
+        : ` The ring is ${this.query.place === null ? "your sentence" : "the use you chose"}.`;
       caption.textContent = this.uses.length ? shown + asked : "";
       return;
     }
     const use = this.uses[number];
-    caption.replaceChildren(swatch(use.colour), make("b", {}, use.colourName), " ", sentenceWith(use.words, use.position));
+    caption.replaceChildren(
+      swatch(use.colour),
+      make("b", {}, use.colourName),
+      " ",
+      sentenceWith(use.words, use.position),
+    );
   }
 
   // ------------------------------------------------------------------------------------------ the softmax's words
@@ -364,7 +412,10 @@ class App {
     const { text, position } = this.query;
     const found = await this.client.ask({ kind: "substitutes", text, position, count: SUBSTITUTES });
     if (this.query.text !== text || this.query.position !== position) return;
-    showBars(byId("substitute-words"), found.map(({ word, probability }) => ({ name: word, value: probability })));
+    showBars(
+      byId("substitute-words"),
+      found.map(({ word, probability }) => ({ name: word, value: probability })),
+    );
     byId("ask-substitutes").hidden = true;
     say(`In place of “${this.word}”: ${found.map(({ word }) => word).join(", ")}`);
   }

@@ -19,7 +19,7 @@ function tanh(x) {
   return 2 * sigmoid(2 * x) - 1;
 }
 
-/* Write matrix @ input to output, starting at `from` and `to`, four rows at a time, on top of the bias if there is one.
+/* Write matrix @ input to output, starting at `from` and `to`, four rows at a time, and add the bias if there is one.
    Every product of the page is made here. */
 function multiply(matrix, bias, input, from, output, to, rows) {
   const columns = matrix.length / rows;
@@ -254,7 +254,8 @@ class Bilm {
     const outputs = [];
     layers.forEach((layer, number) => {
       const output = layer.read(inputs);
-      if (this.config.useSkipConnections && number > 0) output.forEach((value, at) => (output[at] = value + inputs[at]));
+      if (this.config.useSkipConnections && number > 0)
+        output.forEach((value, at) => (output[at] = value + inputs[at]));
       outputs.push(output);
       inputs = output;
     });

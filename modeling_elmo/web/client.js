@@ -35,7 +35,10 @@ class Client {
   async answerHere(id, request) {
     try {
       await new Promise((resolve) => setTimeout(resolve, 0)); // lets the page be drawn
-      this.receive({ id, answer: await this.engine.answer(request, (done, of) => this.receive({ id, progress: [done, of] })) });
+      this.receive({
+        id,
+        answer: await this.engine.answer(request, (done, of) => this.receive({ id, progress: [done, of] })),
+      });
     } catch (error) {
       this.receive({ id, error: error.message });
     }

@@ -51,7 +51,8 @@ function principal(products, count) {
     vector = next.map((entry) => entry / value);
   }
   // Of a vector and its opposite always the same one, so that the picture of a word is always the same.
-  const sign = vector.reduce((most, entry) => (Math.abs(entry) > Math.abs(most) + 1e-6 ? entry : most), 0) < 0 ? -1 : 1;
+  const sign =
+    vector.reduce((most, entry) => (Math.abs(entry) > Math.abs(most) + 1e-6 ? entry : most), 0) < 0 ? -1 : 1;
   return { vector: vector.map((entry) => sign * entry), value };
 }
 
@@ -117,7 +118,9 @@ function kMeans(products, count, k) {
   for (let run = 0; run < RESTARTS; run++) {
     const seeds = [Math.floor(random() * count)];
     while (seeds.length < k) {
-      const gaps = Array.from({ length: count }, (_, i) => Math.max(Math.min(...seeds.map((seed) => distance(i, seed))), 0));
+      const gaps = Array.from({ length: count }, (_, i) =>
+        Math.max(Math.min(...seeds.map((seed) => distance(i, seed))), 0),
+      );
       let left = random() * gaps.reduce((sum, gap) => sum + gap, 0);
       const drawn = gaps.findIndex((gap) => (left -= gap) < 0);
       seeds.push(drawn < 0 ? count - 1 : drawn);
@@ -165,7 +168,7 @@ function silhouette(products, count, groups, k) {
   return sum / count;
 }
 
-/* Return the group of each point, the largest group first; `wanted` of them, or as many as the silhouette likes best. */
+/* Return the group of each point, the largest group first; `wanted` groups, or as many as the silhouette prefers. */
 function groupsOf(products, wanted) {
   const count = Math.sqrt(products.length);
   let spread = 0;

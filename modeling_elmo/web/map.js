@@ -1,5 +1,5 @@
 "use strict";
-/* The map of a word's uses: points with the colour and the shape of their sense, to be reached by pointer and keyboard.
+/* The map of a word's uses: points with the colour and the shape of their sense, for pointer and keyboard.
 
 Arrow keys move to the nearest point in their direction, Enter asks about the use. */
 
@@ -45,21 +45,22 @@ class SenseMap {
     place.addEventListener("keydown", (event) => this.move(event));
   }
 
-  /* Draw { uses, own, ownUse }: uses with `point`, `label` and `sense`, and the use that is asked about, which is one of
-     them or has a point of its own. */
+  /* Draw { uses, own, ownUse }: uses with `point`, `label` and `colour`, and where the use is that is asked about, which
+     may be one of them, `ownUse`, or -1. */
   draw(drawn) {
     this.drawn = drawn;
     const { uses, own, ownUse } = drawn;
     const focused = this.points.findIndex(({ element }) => element === document.activeElement);
     this.width = this.place.clientWidth;
+    const zoom = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16; // larger on a projector
     const width = Math.max(this.width, 200);
-    const height = Math.round(Math.min(Math.max(width * 0.72, 260), 460));
+    const height = Math.round(Math.min(Math.max(width * 0.72, 260), 460 * zoom));
     const toScreen = this.scale([...uses.map((use) => use.point), ...(own ? [own] : [])], width, height);
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group" });
     picture.setAttribute("aria-label", `Map of ${plural(uses.length, "use")}; arrow keys move between them`);
     this.points = uses.map((use, number) => {
       const [x, y] = toScreen(use.point);
-      const point = svg("g", { class: "point", transform: `translate(${x} ${y})`, role: "button" });
+      const point = svg("g", { class: "point", transform: `translate(${x} ${y}) scale(${zoom})`, role: "button" });
       point.setAttribute("tabindex", number === Math.max(ownUse, 0) ? "0" : "-1");
       point.setAttribute("aria-label", use.label);
       point.append(svg("circle", { r: TOUCH_SIZE, class: "touch" }), shapeOf(use.colour));
@@ -71,7 +72,7 @@ class SenseMap {
       return { element: point, x, y };
     });
     picture.append(...this.points.map((point) => point.element));
-    if (own) picture.append(this.ownMark(...toScreen(own), ownUse >= 0));
+    if (own) picture.append(this.ownMark(...toScreen(own), zoom, ownUse >= 0));
     this.place.replaceChildren(picture);
     this.points[focused]?.element.focus();
   }
@@ -93,8 +94,8 @@ class SenseMap {
   }
 
   /* Return the mark of the use that is asked about: a ring, and a dot inside where it is not one of the points. */
-  ownMark(x, y, isUse) {
-    const mark = svg("g", { class: "own", transform: `translate(${x} ${y})`, "aria-hidden": "true" });
+  ownMark(x, y, zoom, isUse) {
+    const mark = svg("g", { class: "own", transform: `translate(${x} ${y}) scale(${zoom})`, "aria-hidden": "true" });
     mark.append(svg("circle", { r: POINT_SIZE + 6, class: "own-ring" }));
     if (!isUse) mark.append(svg("circle", { r: POINT_SIZE - 2, class: "own-dot" }));
     return mark;

@@ -7,7 +7,7 @@ Python wrote a block as gzip, in 91 printable characters: two of them hold 13 bi
 const PACKED_BASE = 91;
 const PACKED_BITS = 13;
 
-/* Return the value of a character: # to ; are 0 to 24, = to ~ are 25 to 90. The one between them, <, would end a script. */
+/* Return the value of a character: # to ; are 0 to 24, = to ~ are 25 to 90. The one between, <, could end a script. */
 function packedValue(code) {
   return code < 60 ? code - 35 : code - 36;
 }
@@ -19,7 +19,8 @@ function unpackText(text) {
   let count = 0; // how many they are
   let place = 0;
   for (let at = 0; at < text.length; at += 2) {
-    held = (held << PACKED_BITS) | (packedValue(text.charCodeAt(at)) * PACKED_BASE + packedValue(text.charCodeAt(at + 1)));
+    held =
+      (held << PACKED_BITS) | (packedValue(text.charCodeAt(at)) * PACKED_BASE + packedValue(text.charCodeAt(at + 1)));
     count += PACKED_BITS;
     while (count >= 8 && place < bytes.length) {
       count -= 8;
@@ -49,8 +50,8 @@ function floatTable(exponentBits, mantissaBits) {
   for (let code = 0; code < size; code++) {
     const mantissa = (code % 2 ** mantissaBits) / 2 ** mantissaBits;
     const exponent = Math.floor(code / 2 ** mantissaBits) % 2 ** exponentBits;
-    const size_ = exponent === 0 ? mantissa * 2 ** (1 - bias) : (1 + mantissa) * 2 ** (exponent - bias);
-    table[code] = code < size / 2 ? size_ : -size_;
+    const magnitude = exponent === 0 ? mantissa * 2 ** (1 - bias) : (1 + mantissa) * 2 ** (exponent - bias);
+    table[code] = code < size / 2 ? magnitude : -magnitude;
   }
   return table;
 }

@@ -17,7 +17,8 @@ function layerName(layer) {
 /* Return what a layer knows, in a line. */
 function layerNote(layer, top) {
   if (layer === "mix") return "A weighted sum of all layers, as task models learn it. γ changes lengths, not cosines.";
-  if (layer === 0) return "The spelling of the word alone: the same in every sentence, so all uses of a spelling are one point.";
+  if (layer === 0)
+    return "The spelling of the word alone: the same in every sentence, so all uses of a spelling are one point.";
   if (layer < top) return "The first LSTMs over the characters: more about the form of the sentence.";
   return "The top LSTMs: most about the sense of the word in its sentence. This is what elmo neighbors compares.";
 }
@@ -29,14 +30,16 @@ function showSurprise(group, words, surprisal, note) {
     const strip = make("span", { className: found ? "surprise" : "surprise uncounted", ariaHidden: "true" });
     for (const side of ["forward", "backward"]) {
       const bar = make("span", { className: "bar" });
-      if (found) bar.style.setProperty("--amount", `${Math.round((100 * Math.min(found[side], MOST_BITS)) / MOST_BITS)}%`);
+      if (found)
+        bar.style.setProperty("--amount", `${Math.round((100 * Math.min(found[side], MOST_BITS)) / MOST_BITS)}%`);
       strip.append(bar);
     }
     const said = found
       ? `forward ${bits(found.forward)}, backward ${bits(found.backward)}`
       : "not among the words that are counted";
     button.append(strip, make("span", { className: "hidden" }, `: ${said}`));
-    for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => (note.textContent = `${words[at]}: ${said}`));
+    for (const name of ["pointerenter", "focus"])
+      button.addEventListener(name, () => (note.textContent = `${words[at]}: ${said}`));
   });
 }
 
@@ -77,7 +80,13 @@ function showBars(list, entries) {
       const bar = make("span", { className: "bar-line", ariaHidden: "true" });
       bar.style.setProperty("--amount", `${(100 * value) / most}%`);
       const share = `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`;
-      return make("li", {}, make("span", { className: "bar-name" }, name), bar, make("span", { className: "cosine" }, share));
+      return make(
+        "li",
+        {},
+        make("span", { className: "bar-name" }, name),
+        bar,
+        make("span", { className: "cosine" }, share),
+      );
     }),
   );
 }
@@ -88,7 +97,10 @@ function showCosines(body, rows) {
     ...rows.map(({ name, value }) => {
       const bar = make("span", { className: "bar-line", ariaHidden: "true" });
       bar.style.setProperty("--amount", `${Math.max(100 * value, 0)}%`);
-      const cells = [make("td", { className: "cosine" }, value.toFixed(3)), make("td", { className: "bar-cell" }, bar)];
+      const cells = [
+        make("td", { className: "cosine" }, value.toFixed(3)),
+        make("td", { className: "bar-cell" }, bar),
+      ];
       return make("tr", {}, make("th", { scope: "row" }, name), ...cells);
     }),
   );
@@ -99,7 +111,9 @@ function showFacts(list, facts, runsInWorker) {
   const { model, corpus, softmax, config } = facts;
   const drawn = corpus.total - corpus.tooLong > corpus.sentences ? `, drawn from ${thousands(corpus.total)}` : "";
   const long = corpus.tooLong ? `; ${plural(corpus.tooLong, "sentence")} too long for a page left out` : "";
-  const sizes = `${config.numHiddenLayers} LSTM layers in each direction, ${2 * config.projectionDim} numbers per vector`;
+  const millions = (model.parameters / 1e6).toFixed(1);
+  const numbers = 2 * config.projectionDim;
+  const sizes = `${config.numHiddenLayers} LSTM layers in each direction, ${numbers} numbers per vector`;
   let counted = "not in this page, so it has no surprise and no substitutes.";
   if (softmax) {
     const some = `the ${thousands(softmax.words)} most frequent of ${thousands(softmax.total)} words`;
@@ -107,11 +121,11 @@ function showFacts(list, facts, runsInWorker) {
     counted = `counts ${which}, in 8 bits; probabilities are among these.`;
   }
   const entries = {
-    Model: `${model.name}, an ELMo of ${(model.parameters / 1e6).toFixed(1)} million parameters: ${sizes}. Weights in 16 bits.`,
+    Model: `${model.name}, an ELMo of ${millions} million parameters: ${sizes}. Weights in 16 bits.`,
     Corpus: `${corpus.name}: ${plural(corpus.sentences, "sentence")}${drawn}, ${plural(corpus.words, "word")}${long}.`,
     Vectors:
-      "Those of the words with uses at hand are stored in 8 bits; the nearest uses, and all other words, are computed " +
-      "here, exactly.",
+      "Those of the words with uses at hand are stored in 8 bits; the nearest uses, and all other words, are " +
+      "computed here, exactly.",
     Softmax: `It ${counted}`,
     Privacy: "What you type stays here: the page makes no request of any kind.",
     Made: `by elmo page, modeling-elmo ${facts.version}${runsInWorker ? "" : "; computing without a worker"}.`,

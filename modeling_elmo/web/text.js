@@ -71,7 +71,7 @@ function press(group, chosen) {
   });
 }
 
-/* Return a text without the brackets around one of its words, and the place of that among the words, or -1. */
+/* Return a text without the brackets around one of its words, that word, and what is before it, or null. */
 function parseExample(example) {
   const match = /\[([^[\]]+)\]/.exec(example);
   if (!match) return { text: example, before: null };

@@ -48,7 +48,10 @@ const TOKEN = new RegExp(
   ].join("|"),
   "gu",
 );
-const CLITIC = new RegExp(`(?<=${LETTER})(?:${anyCase("n")}['’]${anyCase("t")}|['’](?:${anyCase("s|re|ve|ll|d|m")}))$`, "u");
+const CLITIC = new RegExp(
+  `(?<=${LETTER})(?:${anyCase("n")}['’]${anyCase("t")}|['’](?:${anyCase("s|re|ve|ll|d|m")}))$`,
+  "u",
+);
 
 /* Return the words of a run of text without whitespace: don't -> do n't, she'll -> she 'll, cannot -> can not. */
 function splitChunk(chunk) {
@@ -71,7 +74,7 @@ function splitAtWhitespace(text) {
 }
 
 class Tokenizer {
-  /* `facts`: the special words, the width C of a row of characters, and whether typed text is split at whitespace alone. */
+  /* `facts`: the special words, the width C of a row of characters, and whether only whitespace splits typed text. */
   constructor(facts) {
     this.width = facts.maxCharacters;
     this.begin = facts.begin;

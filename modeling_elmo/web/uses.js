@@ -2,8 +2,8 @@
 /* The uses of words in the corpus, and their vectors.
 
 Those of the page's own words are stored, 8 bits a number with one scale per vector, for layers 1 to L; layer 0 depends
-on the spelling alone and is computed. The uses of any other word are computed when they are asked for, and so are those
-that turn out to be nearest to another one: what the page lists is exact.
+on the spelling alone and is computed. The uses of any other word are computed when they are asked for, and so are the
+nearest ones of a search: what the page lists first is exact.
 Shapes: n uses of a word, D = 2P numbers per vector. A layer is (n, D), row by row. */
 
 // Uses of a word whose sentences are read here, evenly spaced ones of more.
