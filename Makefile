@@ -10,7 +10,7 @@ MANYLANGS := $(VENV)/peers/elmoformanylangs-0.0.4.post2
 .PHONY: help demo test fuzz lint parity conformance bench clean
 
 help:
-	@echo "make demo   in a minute: a word's nearest uses, a tagger with and without ELMo, two pictures"
+	@echo "make demo   in a minute: a word's nearest uses, a tagger with and without ELMo, two pictures, a page for the browser"
 	@echo "make test   run the tests"
 	@echo "make fuzz   damage every kind of file that is read, 20,000 times, and say what became of it"
 	@echo "make lint   ruff and mypy"

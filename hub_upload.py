@@ -3,6 +3,7 @@
     python hub_upload.py my-elmo user/my-elmo --license apache-2.0 --language en --dry-run
     python hub_upload.py my-elmo user/my-elmo --license apache-2.0 --language en
     python hub_upload.py my-tagger user/my-tagger --license mit --datasets eriktks/conll2003 --private --revision v2
+    python hub_upload.py senses.html user/senses --space
 
 FOLDER is what pretraining, fine-tuning, `elmo convert` or `save_pretrained` wrote. A release is made from it: weights
 as safetensors, config, tokenizer, the code that loads them, and a model card with the figures of the run's own
@@ -10,10 +11,14 @@ all_results.json. The release is loaded in a process without this package and mu
 Then it is uploaded in one commit; unchanged files are not sent again. --dry-run stops before that, without network,
 and writes the model card to a file that it names (--card chooses another).
 
+With --space, a page of `elmo page` becomes a static Space, at which a browser opens it: one commit of the page and a
+card.
+
 Log in once with `hf auth login`, or name the environment variable that holds a token: --token-from-env MY_TOKEN.
 """
 
 import argparse
+import html
 import inspect
 import json
 import os
@@ -42,6 +47,7 @@ if __name__ == "__main__":  # the imports that follow take seconds
 
 import torch
 import transformers
+import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 
 # HTTPError is the HTTP library's own, which differs between versions of huggingface_hub.
@@ -57,6 +63,9 @@ from modeling_elmo.card import AUTO_CLASSES, CARD_FILE, MIX_FILE, RESULTS_FILE, 
 from modeling_elmo.loading import load_folder
 
 DEFAULT_BRANCH = "main"
+
+# A page of senses, in a Space; what tells one from other pages, and where: the policy is long, the title behind it.
+SPACE_PAGE, PAGE_MARK, PAGE_HEAD = "index.html", 'name="generator" content="elmo page"', 1 << 16
 
 # Files that a release copies as they are, and files that it writes again.
 COPIED = ["LICENSE", "LICENSE.md", "LICENSE.txt", RESULTS_FILE, MIX_FILE, "perplexity.png", "mix_weights.png"]
@@ -273,40 +282,47 @@ def can_load(folder: Path, auto_class: str) -> bool:
 # ------------------------------------------------------------------------------------------------------- the upload
 
 
-def upload(api: HfApi, repo_id: str, branch: str, private: bool, release: Path, message: str) -> tuple[str, str]:
+def upload(
+    api: HfApi, repo_id: str, branch: str, private: bool, release: Path, message: str, is_space: bool = False
+) -> tuple[str, str]:
     """Send the release in one commit to a repository and a branch, created if missing.
 
     Return the branch's commit and what was done.
     """
-    api.create_repo(repo_id, private=private or None, exist_ok=True)
-    if private and not api.repo_info(repo_id).private:
+    kind = {"repo_type": "space"} if is_space else {}
+    api.create_repo(repo_id, private=private or None, exist_ok=True, **kind, space_sdk="static" if is_space else None)
+    if private and not api.repo_info(repo_id, **kind).private:
         raise ElmoError(f"{repo_id} exists and is public: --private cannot make it private; change it in its settings")
-    api.create_branch(repo_id, branch=branch, exist_ok=True)
+    api.create_branch(repo_id, branch=branch, exist_ok=True, **kind)
     # The commit is made on top of this one, so that changes that someone else makes meanwhile are not undone.
-    before = api.repo_info(repo_id, revision=branch).sha
+    before = api.repo_info(repo_id, revision=branch, **kind).sha
     operations: list[Any] = [CommitOperationAdd(path.name, path) for path in sorted(release.iterdir())]
-    for name in filter_repo_objects(api.list_repo_files(repo_id, revision=before), allow_patterns=REPLACED):
-        if not (release / name).exists():
-            operations.append(CommitOperationDelete(name))
+    if not is_space:
+        listed = api.list_repo_files(repo_id, revision=before)
+        for name in filter_repo_objects(listed, allow_patterns=REPLACED):
+            if not (release / name).exists():
+                operations.append(CommitOperationDelete(name))
     try:
         # `create_commit` leaves out files that have not changed. `upload_folder` may make several commits.
-        commit = api.create_commit(repo_id, operations, commit_message=message, revision=branch, parent_commit=before)
+        commit = api.create_commit(
+            repo_id, operations, commit_message=message, revision=branch, parent_commit=before, **kind
+        )
     except (HTTPError, OSError) as error:
         if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
             raise
-        if current_commit(api, repo_id, branch) == before:
+        if current_commit(api, repo_id, branch, kind) == before:
             raise
         # The commit was made and only the answer was lost: this finds nothing left to send.
-        return upload(api, repo_id, branch, private, release, message)
+        return upload(api, repo_id, branch, private, release, message, is_space)
     if commit.oid == before:
         return before, f"Nothing left to send: {repo_id} has all of this, as commit {before}"
     return commit.oid, f"Sent what changed, in commit {commit.oid}"
 
 
-def current_commit(api: HfApi, repo_id: str, branch: str) -> str | None:
+def current_commit(api: HfApi, repo_id: str, branch: str, kind: dict[str, str]) -> str | None:
     """Return the branch's commit after a commit that failed."""
     try:
-        return api.repo_info(repo_id, revision=branch).sha
+        return api.repo_info(repo_id, revision=branch, **kind).sha
     except (HTTPError, OSError) as error:
         raise ElmoError(
             f"the connection to {api.endpoint} broke during the commit: {repo_id} has all of it or nothing; "
@@ -354,8 +370,9 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("folder", metavar="FOLDER", type=Path, help="the model's folder")
+    add("folder", metavar="FOLDER", type=Path, help="the model's folder; with --space, the page")
     add("repo_id", metavar="REPO_ID", help="where it goes: user/name, or organization/name")
+    add("--space", action="store_true", help="publish a page of `elmo page` as a static Space")
     add("--private", action="store_true", help="make a new repository private")
     add("--revision", default=DEFAULT_BRANCH, metavar="REV", help="the branch, created if missing (%(default)s)")
     add("--dry-run", action="store_true", help="make and check the release, list it, and send nothing")
@@ -389,11 +406,60 @@ def save_card(card: str, path: Path | None) -> Path:
 
 def share(arguments: argparse.Namespace, token: str | None) -> None:
     """Make the release, check it, and send it unless this is a dry run."""
+    validate_repo_id(arguments.repo_id)
+    if "/" not in arguments.repo_id:
+        raise ElmoError(f"REPO_ID must be user/name, got {arguments.repo_id!r}")
+    (share_page if arguments.space else share_model)(arguments, HfApi(token=token))
+
+
+def share_page(arguments: argparse.Namespace, api: HfApi) -> None:
+    """Publish a page of senses as a static Space, whose start page it is."""
+    page, repo_id, branch = arguments.folder, arguments.repo_id, arguments.revision
+    if arguments.language or arguments.datasets:
+        raise ElmoError("--language and --datasets are for models, not for --space")
+    title = page_title(page)
+    if not arguments.dry_run:
+        api.whoami()
+    address = f"{api.endpoint}/spaces/{repo_id}"
+    with tempfile.TemporaryDirectory() as release:
+        copyfile(page, Path(release, SPACE_PAGE))
+        card = space_card(title, arguments.license)
+        Path(release, CARD_FILE).write_text(card, encoding="utf-8")
+        print(f"{page}: {title!r}, {page.stat().st_size / 1e6:,.1f} MB, as {SPACE_PAGE}")
+        if arguments.card or arguments.dry_run:
+            print(f"Card: {save_card(card, arguments.card)}")
+        if arguments.dry_run:
+            visibility = "private" if arguments.private else "public"
+            print(f"\nWould go to {address} (branch {branch}, {visibility} if new). Nothing was sent.")
+            return
+        done = upload(api, repo_id, branch, arguments.private, Path(release), "Upload a page of senses", is_space=True)
+    print(f"{done[1]}\n\n{address}")
+
+
+def page_title(page: Path) -> str:
+    """Return the title of a page of `elmo page`; refuse anything else."""
+    if not page.is_file():
+        raise ElmoError(f"{page}: no such file; --space takes a page that `elmo page` wrote")
+    with page.open(encoding="utf-8", errors="replace") as stream:
+        head = stream.read(PAGE_HEAD)
+    title = re.search(r"<title>(.*?)</title>", head, flags=re.DOTALL)
+    if title is None or PAGE_MARK not in head:
+        raise ElmoError(f"{page}: not a page that `elmo page` wrote")
+    return html.unescape(title[1])
+
+
+def space_card(title: str, license: str | None) -> str:
+    """Return the card of a static Space: what the Hub reads of it, and a line for people."""
+    metadata = {"title": title, "sdk": "static", "app_file": SPACE_PAGE, "pinned": False, "tags": ["elmo"]}
+    if license:
+        metadata["license"] = license
+    front = yaml.safe_dump(metadata, allow_unicode=True, sort_keys=False)
+    return f"---\n{front}---\n\nUses of words by their sense, computed in the browser. Made by `elmo page`.\n"
+
+
+def share_model(arguments: argparse.Namespace, api: HfApi) -> None:
+    """Share a model: its release loads without the package and computes the same."""
     folder, repo_id, branch = arguments.folder, arguments.repo_id, arguments.revision
-    validate_repo_id(repo_id)
-    if "/" not in repo_id:
-        raise ElmoError(f"REPO_ID must be user/name, got {repo_id!r}")
-    api = HfApi(token=token)
     revision = None if branch == DEFAULT_BRANCH else branch
     address = f"{api.endpoint}/{repo_id}" + (f"/tree/{branch}" if revision else "")
     copied, ignored = survey(folder)

@@ -350,6 +350,56 @@ def neighbors(
             typer.echo(line)
 
 
+@app.command(short_help="Write an HTML page to explore a corpus's words.")
+def page(
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help=f"{TEXT_FILES}; a .tsv with the columns word, sense, sentence.")
+    ],
+    output: Annotated[Path, typer.Option(metavar="PAGE", help="The .html file to write.")],
+    words: Annotated[
+        str | None,
+        typer.Option(metavar="WORD,WORD,…", help="Words whose uses are at hand at once; by default, frequent ones."),
+    ] = None,
+    model: Model = MINI_NAME,
+    example: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SENTENCE", help="A sentence that the page offers, a word in [brackets]; may be repeated."
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Draw N sentences, those with one of the words first.")
+    ] = None,
+    tokenized: Tokenized = None,
+    column: Column = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write one HTML file with a corpus, a model and all that is needed to run it, for any browser, without a network.
+
+    A reader types a sentence and clicks a word: the page shows its nearest uses in the corpus, as elmo neighbors does,
+    and all its uses on a map, layer by layer; with a pretrained model, how surprised its language models are, and what
+    they would put in the word's place. Of a .tsv with the columns word, sense and sentence, the map has the senses.
+
+    \b
+    Examples:
+      elmo page sentences.txt --output senses.html --words bank,present,play
+      elmo page novels.txt --output novels.html --sample 2000 --model my-elmo
+      elmo page senses.tsv --output senses.html --example "He sat on the [bank] of the river ."
+    """
+    with command_errors():
+        from .files import check_output_file
+
+        if output.suffix.lower() not in (".html", ".htm"):
+            raise ElmoError(f"{output}: the output must end in .html")
+        check_output_file(output, overwrite)
+        from .page import describe_page, write_page
+
+        report = write_page(corpus, output, model, words, example or (), sample, tokenized, column)
+    typer.echo(f"Wrote {output} ({report.size / 1e6:,.1f} MB): open it with any browser")
+    for line in describe_page(report):
+        typer.echo(f"  {line}")
+
+
 @app.command(short_help="Show who did what to whom.")
 def roles(
     sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="Text with its predicates in [brackets].")],

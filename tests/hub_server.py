@@ -1,4 +1,5 @@
-"""A Hugging Face Hub on 127.0.0.1, in memory: the HTTP calls that huggingface_hub makes to share and load a model.
+"""A Hugging Face Hub on 127.0.0.1, in memory: the HTTP calls that huggingface_hub makes to share and load a model,
+or a Space.
 
     with HubServer({"hf_token": "user"}) as hub:
         subprocess.run(…, env={**os.environ, **hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_token"})
@@ -62,13 +63,18 @@ class File:
 
 @dataclass
 class Repo:
-    """Commits, oldest first, and the branches that point to them."""
+    """Commits, oldest first, and the branches that point to them. The name of a Space begins with `spaces/`."""
 
     name: str
     private: bool
     commits: dict[str, dict[str, File]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
+    sdk: str | None = None  # of a Space
+
+    @property
+    def owner(self) -> str:
+        return self.name.split("/")[-2]
 
     def commit(self, branch: str, files: dict[str, File], message: str) -> str:
         listing = json.dumps([len(self.commits), branch, message, sorted((k, v.git_id) for k, v in files.items())])
@@ -273,7 +279,7 @@ class HubCalls(Calls):
             self.send(HTTPStatus.BAD_REQUEST if errors else HTTPStatus.OK, answer)
         elif path == "/api/repos/create":
             self._create(user)
-        elif found := re.fullmatch(r"/([^/]+/[^/]+)\.git/info/lfs/objects/(batch|verify|complete)", path):
+        elif found := re.fullmatch(r"/((?:spaces/)?[^/]+/[^/]+)\.git/info/lfs/objects/(batch|verify|complete)", path):
             with hub.lock:
                 if found[2] == "complete":  # the client sends no token, as the real address is a signed one
                     self._lfs_complete()
@@ -282,10 +288,11 @@ class HubCalls(Calls):
                 else:
                     self._writable(found[1], user)
                     self._lfs_verify()
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/([a-z-]+)(?:/(.+))?)?", path):
+        elif found := re.fullmatch(r"/api/(models|spaces)/([^/]+/[^/]+)(?:/([a-z-]+)(?:/(.+))?)?", path):
+            name = found[2] if found[1] == "models" else f"spaces/{found[2]}"
             with hub.lock:
-                self._api(found[1], found[2] or "revision", found[3] or "", user)
-        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/(.+)", path):
+                self._api(name, found[3] or "revision", found[4] or "", user)
+        elif found := re.fullmatch(r"/((?:spaces/)?[^/]+/[^/]+)/resolve/(.+)", path):
             self._resolve(self._readable(found[1], user), found[2])
         else:
             raise Refused(HTTPStatus.NOT_FOUND, f"this server knows no {self.command} {path}")
@@ -301,14 +308,14 @@ class HubCalls(Calls):
 
     def _readable(self, name: str, user: str | None) -> Repo:
         repo = self.hub.repos.get(name)
-        if repo is None or (repo.private and user != name.split("/")[0]):
+        if repo is None or (repo.private and user != repo.owner):
             status = HTTPStatus.UNAUTHORIZED if user is None else HTTPStatus.NOT_FOUND
             raise Refused(status, "Repository not found", "RepoNotFound")
         return repo
 
     def _writable(self, name: str, user: str | None) -> Repo:
         repo = self._readable(name, user)
-        if user != name.split("/")[0]:
+        if user != repo.owner:
             raise Refused(HTTPStatus.FORBIDDEN, f"You don't have the rights to write to {name}")
         return repo
 
@@ -333,13 +340,16 @@ class HubCalls(Calls):
             raise Refused(
                 HTTPStatus.FORBIDDEN, f"You don't have the rights to create a model under the namespace {owner}"
             )
-        name = f"{owner}/{asked['name']}"
+        sdk = asked.get("sdk")
+        if (asked.get("type") == "space") != (sdk is not None):
+            raise Refused(HTTPStatus.BAD_REQUEST, "a Space has an sdk, and nothing else has")
+        name = f"{'spaces/' if sdk else ''}{owner}/{asked['name']}"
         answer = {"url": f"{self.hub.endpoint}/{name}", "name": name, "id": name}
         with self.hub.lock:
             if name in self.hub.repos:
                 self.send(HTTPStatus.CONFLICT, {**answer, "error": "You already created this model repo"})
                 return
-            self.hub.repos[name] = repo = Repo(name, private=asked.get("visibility") == "private")
+            self.hub.repos[name] = repo = Repo(name, asked.get("visibility") == "private", sdk=sdk)
             repo.commit("main", {".gitattributes": File(GIT_ATTRIBUTES, False)}, "initial commit")
         self.send(HTTPStatus.OK, answer)
 
@@ -348,7 +358,7 @@ class HubCalls(Calls):
         if what == "revision":
             commit = self._commit_of(repo, rest or "main")
             siblings = [{"rfilename": path} for path in sorted(repo.commits[commit])]
-            about = {"id": name, "modelId": name, "author": name.split("/")[0], "sha": commit, "private": repo.private}
+            about = {"id": name, "modelId": name, "author": repo.owner, "sha": commit, "private": repo.private}
             self.send(HTTPStatus.OK, {**about, "tags": [], "downloads": 0, "likes": 0, "siblings": siblings})
         elif what == "refs":
             branches = [{"name": k, "ref": f"refs/heads/{k}", "targetCommit": v} for k, v in repo.branches.items()]
@@ -366,7 +376,7 @@ class HubCalls(Calls):
         elif what == "commit":
             self._commit(self._writable(name, user), rest)
         else:
-            raise Refused(HTTPStatus.NOT_FOUND, f"this server knows no {what} of a model")
+            raise Refused(HTTPStatus.NOT_FOUND, f"this server knows no {what} of a repository")
 
     def _tree(self, repo: Repo, rest: str) -> None:
         """A page of the files at a revision, and the address of the next. No folder has any here."""

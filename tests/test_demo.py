@@ -76,7 +76,7 @@ def test_the_demo_runs_and_writes_what_it_says(
     demo.demo(epochs=1, seeds=[1])
     printed, errors = capsys.readouterr()
     assert errors == ""
-    assert [line for line in printed.splitlines() if line[:1].isdigit()][-1] == "4. Pictures"
+    assert [line for line in printed.splitlines() if line[:1].isdigit()][-1] == "4. Pictures and a page"
     assert max(map(len, printed.split("\nNext")[0].splitlines())) <= demo.WIDTH
     for word, queries in demo.QUERIES.items():
         assert f"\n   {word}\n     one vector a word: " in printed
@@ -85,6 +85,9 @@ def test_the_demo_runs_and_writes_what_it_says(
     for name in ("senses.png", "mix_weights.png"):
         assert f"   demo/{name}: " in printed
         assert pyplot.imread(tmp_path / "demo" / name).std() > 0
+    assert "   demo/senses.html: " in printed
+    assert printed.endswith(f"Open {(tmp_path / 'demo' / 'senses.html').as_uri()} in a browser.\n")
+    assert "<title>Senses in senses.tsv</title>" in (tmp_path / "demo" / "senses.html").read_text(encoding="utf-8")
     # The command that it proposes first finds the index that is there.
     result = CliRunner().invoke(app, ["neighbors", "We [play] the drums .", "--corpus", "demo/sentences.txt"])
     assert (result.exit_code, result.stderr) == (0, "")

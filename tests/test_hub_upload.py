@@ -35,6 +35,7 @@ from modeling_elmo import (
 from modeling_elmo.card import format_number, release_card
 from modeling_elmo.configuration_elmo import AUTO_MAP
 from modeling_elmo.files import ElmoError
+from modeling_elmo.page import write_page
 from training import finetune, pretrain
 from training.coref import coreference_scores
 from training.settings import Settings
@@ -456,6 +457,62 @@ def test_a_new_repository_can_be_private_and_a_bad_card_is_the_hubs_word(hub, up
     assert '"language" must be an ISO 639 code' in done.err
     assert done.err.count("\n") == 1
     assert len(hub.repos["user/hidden"].messages) == 2
+
+
+# ------------------------------------------------------------------------------------------------------- a Space
+
+
+@pytest.fixture
+def page(bilm, tmp_path) -> Path:
+    corpus = tmp_path / "rivers & banks.txt"
+    corpus.write_text("the bank lives in the river .\n")
+    write_page(str(corpus), tmp_path / "senses.html", str(bilm), words="bank")
+    return tmp_path / "senses.html"
+
+
+def test_a_page_becomes_a_static_space_in_one_commit(hub, uploader, page):
+    done = uploader(page, "user/senses", "--space", "--private")
+    assert done.code == 0, done.err
+    assert done.out.endswith(f"{hub.endpoint}/spaces/user/senses\n")
+    repo = hub.repos["spaces/user/senses"]
+    assert (repo.sdk, repo.private) == ("static", True)
+    assert repo.messages == ["initial commit", "Upload a page of senses"]
+    files = repo.files()
+    assert files["index.html"].content == page.read_bytes()
+    card = ModelCard(files["README.md"].content.decode())
+    assert card.data.to_dict() == {
+        "title": "Senses in rivers & banks.txt",
+        "sdk": "static",
+        "app_file": "index.html",
+        "pinned": False,
+        "tags": ["elmo"],
+        "license": "mit",
+    }
+    again = uploader(page, "user/senses", "--space")
+    assert "Nothing left to send" in again.out
+    assert len(repo.messages) == 2
+    assert "user/senses" not in hub.repos
+
+
+def test_a_dry_run_of_a_space_sends_nothing_and_bad_input_is_one_line(page, bilm, tmp_path, capsys):
+    assert hub_upload.main([str(page), "user/name", "--space", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "'Senses in rivers & banks.txt', " in out
+    assert "/spaces/user/name (branch main, public if new). Nothing was sent.\n" in out
+    (card,) = re.findall(r"^Card: (.+)$", out, flags=re.MULTILINE)
+    assert "sdk: static\n" in Path(card).read_text()
+    shutil.rmtree(Path(card).parent)
+    (tmp_path / "other.html").write_text("<title>Mine</title>")
+    for arguments, message in (
+        ([bilm, "user/name"], "no such file; --space takes a page that `elmo page` wrote"),
+        ([tmp_path / "other.html", "user/name"], "not a page that `elmo page` wrote"),
+        ([page, "name"], "REPO_ID must be user/name"),
+        ([page, "user/name", "--language", "en"], "--language and --datasets are for models"),
+    ):
+        assert hub_upload.main([*map(str, arguments), "--space", "--dry-run"]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.count("\n") == 1
+        assert message in captured.err
 
 
 # ------------------------------------------------------------------------------------------------------ the card

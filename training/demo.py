@@ -1,7 +1,8 @@
 """Show what ELMo does, in a minute or two and without a network: `elmo demo`, in a checkout `make demo`.
 
 Embeds sentences with elmo-mini, shows that a word's nearest uses share its sense, trains a tagger with and without
-ELMo, and plots both. The sentences are in training/sample; the outputs go to the folder demo.
+ELMo, plots both, and writes a page to explore the sentences in a browser. The sentences are in training/sample; the
+outputs go to the folder demo.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 from modeling_elmo import MINI, ElmoEmbedder
 from modeling_elmo.files import read_json
 from modeling_elmo.neighbors import Uses, mark
+from modeling_elmo.page import write_page
 from modeling_elmo.scoring import load_scorer
 
 from .figures import draw_mix, draw_senses
@@ -226,7 +228,7 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
     print("\n3. A tagger, without and with ELMo")
     weights = compare_taggers(epochs, seeds)
 
-    print("\n4. Pictures")
+    print("\n4. Pictures and a page")
     panels = {}
     for word in PICTURED:
         own = uses[uses["word"] == word]
@@ -234,15 +236,21 @@ def demo(output: Path = OUTPUT, epochs: int = EPOCHS, seeds: Sequence[int] = SEE
         panels[word] = (vectors[-1, own.index], list(own["sense"]), labels)
     draw_senses(panels, output / "senses.png")
     draw_mix(weights, output / "mix_weights.png")
+    examples = list(chain(*QUERIES.values()))
+    page = write_page(str(SAMPLE / "senses.tsv"), output / "senses.html", MINI, examples=examples)
     print(
         f"""   {output}/senses.png: the uses of {", ".join(PICTURED)}, coloured by sense
    {output}/mix_weights.png: how much of each layer the tagger with ELMo takes
+   {output}/senses.html: type a sentence, click a word: its nearest uses, for any browser ({page.size / 1e6:.1f} MB)
 
 Next (in a checkout after `source .venv/bin/activate`):
    elmo neighbors "We [play] the drums ." --corpus {corpus}
    elmo neighbors "We [play] the drums ." --corpus {corpus} --any-word --layer 1
    elmo substitutes "He sat on the [bank] of the river ."
-   elmo embed {corpus} --output {output}/vectors.parquet"""
+   elmo embed {corpus} --output {output}/vectors.parquet
+   elmo page {corpus} --output {output}/my-senses.html --words bank,play
+
+Open {(output / "senses.html").resolve().as_uri()} in a browser."""
     )
 
 
