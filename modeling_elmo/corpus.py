@@ -375,6 +375,9 @@ def _load_dataset(name: str, config_name: str | None, split: str | None, streami
 
 def load_saved(name: str) -> Any:
     """Load what `save_to_disk` wrote. Arrow maps it into memory, and would crash over offsets that lead elsewhere."""
+    for path in Path(name).rglob("*"):
+        if not path.is_dir():
+            check_input_file(path)
     loaded = import_datasets().load_from_disk(name)
     for dataset in loaded.values() if isinstance(loaded, dict) else [loaded]:
         dataset.data.table.validate(full=True)

@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import re
+import shutil
 import struct
 import threading
 import zipfile
@@ -57,25 +58,31 @@ def test_damaged_files_give_a_result_or_one_line(kind: str, fuzzer: Fuzzer) -> N
     assert not failures
 
 
-def _read_with_node(kind: Kind, source: Path, folder: Path, node: str) -> Outcome:
-    os.system(f"rm -rf '{folder}' && cp -r '{source}' '{folder}'")
-    replace_by_node(folder / kind.files_in(folder)[-1], node)
+def _read_with_node(kind: Kind, source: Path, folder: Path, file: str, node: str) -> Outcome:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source, folder)
+    replace_by_node(folder / file, node)
     return attempt(lambda: kind.read(folder))
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_what_is_no_regular_file_is_refused_at_once(node: str, fuzzer: Fuzzer) -> None:
-    runs = []
+    places, runs = [], []
     for kind in KINDS.values():
-        runs.append(partial(_read_with_node, kind, fuzzer.source(kind), fuzzer.scratch / "node", node))
-    for kind, outcome in zip(KINDS.values(), run_forked(runs), strict=True):
-        may_be_read = outcome.value == fuzzer.expected[kind.name] or node in ("missing", "dangling")
+        source = fuzzer.source(kind)
+        files = kind.files_in(source)
+        for file in files[:1] if kind.is_sealed else files:
+            places.append((kind.name, file))
+            runs.append(partial(_read_with_node, kind, source, fuzzer.scratch / "node", file, node))
+    for (name, file), outcome in zip(places, run_forked(runs), strict=True):
+        may_be_read = outcome.value == fuzzer.expected[name] or node in ("missing", "dangling")
         is_fine = outcome.kind == "refused" or (outcome.kind == "other" and may_be_read)
-        assert is_fine, (kind.name, outcome)
+        assert is_fine, (name, file, outcome)
 
 
 def _rewrite(kind: Kind, source: Path, folder: Path, change: Any) -> Outcome:
-    os.system(f"rm -rf '{folder}' && cp -r '{source}' '{folder}'")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source, folder)
     path = folder / kind.files_in(folder)[0]
     packing = kind.packings.get(path.suffix)
     data = path.read_bytes()
