@@ -693,7 +693,7 @@ def test_a_damaged_model_is_refused_in_one_line(
 def test_names_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "vectors.h5"
     assert_refused(embed(corpus, folder, tmp_path / "vectors.bin"), "vectors.bin", ".parquet")
-    assert_refused(embed(corpus, tmp_path / "nothing", output), "nothing", "not a model folder")
+    assert_refused(embed(corpus, tmp_path / "nothing", output), "nothing", "no such model")
     assert_refused(embed(tmp_path / "nothing.txt", folder, output), "nothing.txt", "no such file")
     assert_refused(embed(corpus, folder, tmp_path / "no" / "vectors.h5"), "no folder")
     DatasetDict({"a": Dataset.from_dict({"text": ["x"]}), "b": Dataset.from_dict({"text": ["y"]})}).save_to_disk(

@@ -781,7 +781,7 @@ def test_one_file_and_the_name_of_the_task_are_enough(bilm, tmp_path, capsys):
         ),
         (
             ["--validation_fraction", 0.25],
-            "no column `text` or `sentence` or `sentence1`; the columns are review, stars",
+            "no column `text` or `sentence` or `sentence1` for `text`; the columns are review, stars",
         ),
     ):
         assert finetune.main([str(value) for value in (*base, *more)]) == finetune.BAD_INPUT

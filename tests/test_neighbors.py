@@ -285,7 +285,7 @@ def test_a_layer_that_the_model_lacks_is_refused(folder: Path, corpus: Path, lay
 
 
 def test_models_and_index_folders_that_do_not_fit_are_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    assert_refused(neighbors(corpus, tmp_path / "nothing"), "nothing", "not a model folder")
+    assert_refused(neighbors(corpus, tmp_path / "nothing"), "nothing", "no such model")
     assert_refused(neighbors(corpus, folder, "--index", corpus), corpus, "exists")
     assert_refused(neighbors(corpus, folder, "--column", "said"), "--column")
     assert indexes(tmp_path) == []

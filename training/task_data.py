@@ -446,7 +446,7 @@ def _find_value(record: Mapping[str, Any], field: str, names: Sequence[str]) -> 
                 return [record[key] for key in numbered]
     expected = " or ".join(f"`{name}`" for name in names)
     columns = ", ".join(map(str, record))
-    raise ValueError(f"no column {expected}; the columns are {columns}: name one with --columns {field}=…")
+    raise ValueError(f"no column {expected} for `{field}`; the columns are {columns}: choose by --columns {field}=…")
 
 
 def _convert_tags(task: str, rows: list[Row], scheme: str) -> list[Row]:
