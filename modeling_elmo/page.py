@@ -41,7 +41,7 @@ PAGE_BYTES = 15_000_000
 # Of these, for stored vectors: at least and at most. The uses of further words are computed in the page.
 VECTOR_ROOM, MOST_VECTOR_ROOM = 700_000, 3_000_000
 # How many words of the softmax a page counts: the most that fit.
-SOFTMAX_SIZES = (20_000, 15_000, 10_000, 7_500, 5_000)
+SOFTMAX_SIZES = (20_000, 15_000, 10_000, 7_500, 5_000, 3_000)
 
 # Two characters hold 13 bits, since 91 * 91 = 8281. No character is `<`, which could end a script.
 ALPHABET = np.frombuffer(bytes([*range(35, 60), *range(61, 127)]), dtype=np.uint8)

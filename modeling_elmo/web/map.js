@@ -45,8 +45,8 @@ class SenseMap {
     place.addEventListener("keydown", (event) => this.move(event));
   }
 
-  /* Draw { uses, own, ownUse }: uses with `point`, `label` and `colour`, and where the use is that is asked about, which
-     may be one of them, `ownUse`, or -1. */
+  /* Draw { uses, own, ownUse }: uses with `point`, `label` and `colour`, and where the one asked about is; it may
+     be one of them, `ownUse`, or -1. */
   draw(drawn) {
     this.drawn = drawn;
     const { uses, own, ownUse } = drawn;

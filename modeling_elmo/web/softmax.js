@@ -47,7 +47,8 @@ class WordSoftmax {
     return [2 * at * this.size, (2 * (at + 2) + 1) * this.size];
   }
 
-  /* Return the words that both language models find most probable in a place: p_forward * p_backward / p(word). p(word) is known by its rank alone: log(1 + 1 / rank), up to a factor. */
+  /* Return the words that both language models find most probable in a place: p_forward * p_backward / p(word).
+     The latter is known by the word's rank alone: log(1 + 1 / rank), up to a factor. */
   substitutes(top, at, count) {
     const [forward, backward] = this.contexts(top, at).map((from) => this.logits(top, from));
     const logits = forward.map((value, id) => value + backward[id] - Math.log(Math.log1p(1 / id)));
