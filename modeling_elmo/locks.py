@@ -42,7 +42,10 @@ def one_writer(output: Path, lock: Path | None = None) -> Iterator[None]:
     run only the first takes the lock.
     """
     if lock is None:
-        output.mkdir(parents=True, exist_ok=True)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ElmoError(f"{output}: not a folder") from error
         lock = output / LOCK_FILE
     if fcntl is None:
         yield

@@ -701,15 +701,15 @@ def test_mix_and_part_of_the_data_are_the_recipes_unless_given(recipe, mixes, fr
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--train_file", "x"], "--validation_file missing"),
-        (["--validation_file", "x"], "--train_file missing"),
-        ([], "--train_file and --validation_file missing"),
+        (["--train_file", "x"], "--validation_file missing: give it, or --validation_fraction 0.1 of the --train_file"),
+        (["--validation_file", "x"], "--train_file missing: give both files, or --dataset_name"),
+        ([], "--train_file and --validation_file missing: give both files, or --dataset_name"),
     ],
 )
 def test_the_argument_of_the_data_that_is_missing_is_named(given, message, tmp_path, capsys):
     command = ["--task", "ner", "--elmo_placement", "none", "--output_dir", str(tmp_path), *given]
     assert finetune.main(command) == finetune.BAD_INPUT
-    assert f"error: {message}: give both files, or --dataset_name" in capsys.readouterr().err
+    assert f"error: {message}\n" in capsys.readouterr().err
 
 
 def test_a_comparison_is_one_table_and_goes_on_where_it_stopped(bilm, vectors, tmp_path, capsys):
