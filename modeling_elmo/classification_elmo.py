@@ -134,17 +134,18 @@ class BiattentiveNetwork(nn.Module):
         integrated = self.integrator(self.dropout(compared), text.mask)
         scores = self.attention(text.join_elmo(self.dropout(integrated))).transpose(1, 2)  # (B, 1, T)
         weights = attend(scores, text.mask)
-        integrated = text.join_elmo(integrated)
-        largest, mean, smallest = pooled(integrated, text.mask)
-        attended = (weights @ integrated).squeeze(1)
-        features = self._drop_encoded(torch.stack([largest, mean, smallest, attended], dim=1)).flatten(1)
+        joined = text.join_elmo(integrated)
+        largest, mean, smallest = pooled(joined, text.mask)
+        attended = (weights @ joined).squeeze(1)
+        features = torch.stack([largest, mean, smallest, attended], dim=1)
+        features = self._drop_encoded(features, integrated.shape[-1]).flatten(1)
         for layer in self.hidden:
             features = self.dropout(layer(features))
         return self.output(features)
 
-    def _drop_encoded(self, features: Tensor) -> Tensor:
-        """Drop out what the LSTM made of features (..., 2H + E), not ELMo's, which have been dropped out already."""
-        encoded, elmo = features.tensor_split([self.integrator.size], dim=-1)
+    def _drop_encoded(self, features: Tensor, size: int) -> Tensor:
+        """Drop out the first `size` of features (..., size + E), not ELMo's, which have been dropped out already."""
+        encoded, elmo = features.tensor_split([size], dim=-1)
         return torch.cat([self.dropout(encoded), elmo], dim=-1)
 
 

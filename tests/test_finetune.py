@@ -701,7 +701,10 @@ def test_mix_and_part_of_the_data_are_the_recipes_unless_given(recipe, mixes, fr
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--train_file", "x"], "--validation_file missing: give it, or --validation_fraction 0.1 of the --train_file"),
+        (
+            ["--train_file", "x"],
+            "--validation_file missing: give it, or --validation_fraction 0.1 of the --train_file",
+        ),
         (["--validation_file", "x"], "--train_file missing: give both files, or --dataset_name"),
         ([], "--train_file and --validation_file missing: give both files, or --dataset_name"),
     ],
