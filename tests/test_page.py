@@ -235,7 +235,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, corpus: Path, tm
         (tmp_path / "short.tsv", folder): ("short.tsv: line 2: expected a word",),
         (corpus, folder, "--words", "bank,xylophone,zebra"): ("it has no word 'xylophone', 'zebra'",),
         (corpus, folder, "--words", " , "): ("--words must be words separated by commas",),
-        (corpus, tmp_path / "nowhere"): ("nowhere: not a model folder",),
+        (corpus, tmp_path / "nowhere"): ("nowhere: no such model",),
     }.items():
         assert_refused(make(*arguments[:2], output, *arguments[2:]), *named)
         assert list(output.parent.iterdir()) == []
