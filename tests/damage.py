@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from modeling_elmo.files import ElmoError
 
 SECONDS = 10.0
@@ -220,6 +222,7 @@ def attempt(read: Callable[[], Any]) -> Outcome:
 def _limit() -> None:
     """Make this process one that hurts no other: quiet, in a group of its own, with a limit of address space."""
     os.setpgid(0, 0)
+    torch.set_num_threads(1)  # a fork has none of the threads that its parent may have used
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         os.dup2(os.open(os.devnull, mode), number)
