@@ -35,7 +35,7 @@ BATCH_WORDS = 2048
 # A longer sentence is read in pieces.
 PIECE_WORDS = 2048
 # Words of a row group of Parquet.
-ROW_GROUP = 100_000
+ROW_GROUP = 1 << 14
 # Batches after which freed memory goes back to the system.
 BATCHES_BETWEEN_RELEASES = 50
 # Digits of a surprisal in text, after the point.

@@ -134,7 +134,7 @@ def draw_accuracies(rows: Sequence[Mapping[str, Any]], directions: Sequence[str]
         axes.scatter([100 * row[direction] for row in rows], range(len(rows)), marker=marker, s=28, label=direction)
     axes.axvline(50, color="gray", linestyle=":")
     axes.set_yticks(range(len(rows)), names, fontsize=8)
-    axes.set(xlim=(0, 101), xlabel="% of pairs whose acceptable sentence is the more probable; dotted: chance")
+    axes.set(xlim=(0, 101), xlabel="% of pairs right (dotted: chance)")
     axes.grid(axis="x", alpha=0.4)
     axes.invert_yaxis()
     axes.legend(fontsize=8)
