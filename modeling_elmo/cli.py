@@ -275,11 +275,69 @@ def score(
       echo "The bank of the river ." | elmo score - --per-word
     """
     with command_errors("the sentences after these were not scored"):
-        from .scoring import load_scorer, score_lines
+        from .scoring import load_scorer
+        from .surprisal import score_lines
 
         scorer, tokenizer = load_scorer(model)
         for line in score_lines(source, scorer, tokenizer, tokenized, per_word, as_json, column, split):
             typer.echo(line)
+
+
+@app.command(short_help="Compute how surprising every word is.")
+def surprisal(
+    source: Source,
+    output: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="The .tsv, .jsonl or .parquet file to write, if not to stdout.")
+    ] = None,
+    model: ScoringModel = MINI_NAME,
+    states: Annotated[
+        str, typer.Option(metavar="fresh|carried", help="Read each sentence by itself, or after those before it.")
+    ] = "fresh",
+    paragraphs: Annotated[
+        bool, typer.Option("--paragraphs", help="A line or row is a paragraph: split it into sentences.")
+    ] = False,
+    output_format: Annotated[
+        str | None, typer.Option("--format", metavar="tsv|jsonl|parquet", help="The format, if not by OUT's ending.")
+    ] = None,
+    tokenized: Tokenized = None,
+    column: Column = None,
+    split: Split = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Compute the surprisal of every word in bits: -log2 p forward, backward, and the mean of both.
+
+    Forward is given the words before in the sentence, backward the words after. A word comes with its line or row, its
+    sentence there, its place in the row, all from 0, and its characters in the row, from start up to end; unknown
+    words are scored as <UNK>. With carried states both language models also know the sentences before, as in training,
+    up to the last empty line. Any corpus is read in constant memory. OUT appears once it is complete.
+
+    \b
+    Examples:
+      elmo surprisal sentences.txt --output surprisal.tsv
+      elmo surprisal novel.txt --raw --paragraphs --states carried --output novel.parquet
+      echo "The bank of the river." | elmo surprisal - --raw --format jsonl
+    """
+    with command_errors("nothing was written" if output else "the words after these were not scored"):
+        from .files import check_output_file
+        from .scoring import load_scorer
+        from .surprisal import TEXT_FORMATS, Summary, choose_format, score_corpus, word_entries, write_surprisals
+
+        chosen = choose_format(output, output_format)
+        if output is not None:
+            check_output_file(output, overwrite)
+        scorer, tokenizer = load_scorer(model)
+        summary = Summary()
+        scored = score_corpus(
+            source, scorer, tokenizer, summary, tokenized, column, split, states, paragraphs, output is not None
+        )
+        entries = word_entries(scored, source)
+        if output is not None:
+            write_surprisals(entries, output, chosen)
+            typer.echo(f"Wrote {output}: {summary.words:,} words")
+        else:
+            for line in TEXT_FORMATS[chosen](entries):
+                typer.echo(line)
+    typer.echo(str(summary), err=True)
 
 
 @app.command(short_help="List words that fit in place of another.")

@@ -117,7 +117,7 @@ class ElmoEmbedder:
             if size >= WINDOW_BATCHES * self.batch_words:
                 yield from self._embed_window(window)
                 window, size = [], 0
-                _release_memory()
+                release_memory()
         yield from self._embed_window(window)
 
     def embed_proteins(self, sequences: Iterable[str]) -> Iterator[Protein]:
@@ -232,7 +232,7 @@ def _split_residues(sequence: str, number: int) -> list[str]:
     return list(residues.translate(RARE_RESIDUES))
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
     """Return freed memory to the system: glibc keeps it, and more and more of it as the shapes of batches differ."""
     with contextlib.suppress(OSError):  # where the system has another library
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,26 +1,19 @@
-"""What language models and role labelers say about sentences: `elmo score`, `elmo substitutes` and `elmo roles`."""
+"""What language models and role labelers say about a sentence: `elmo substitutes` and `elmo roles`."""
 
-import itertools
 import json
-import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from tqdm import tqdm
 from transformers import AutoModelForPreTraining
 
-from .corpus import open_corpus, warn_about_splitting, warn_about_text
+from .corpus import warn_about_splitting
 from .files import ElmoError, StrPath
 from .loading import load_folder
 from .modeling_elmo import ElmoForPreTraining, ElmoForSemanticRoleLabeling
-from .pretraining_elmo import SentenceScore
 from .splitting_elmo import split_text
 from .tokenization_elmo import ElmoTokenizer
 
-# Sentences that are scored, and then printed, at once.
-BATCH_SIZE = 32
 MARK_A_WORD = 'mark one word with brackets, as in "He sat on the [bank] of the river ."'
 MARK_PREDICATES = 'mark every predicate with brackets, as in "The cat [ate] the fish ."'
 
@@ -75,68 +68,6 @@ def load_scorer(folder: StrPath) -> tuple[ElmoForPreTraining, ElmoTokenizer]:
     if words != outputs:
         raise ElmoError(f"{folder}: the vocabulary has {words:,} words and the softmax {outputs:,}")
     return model, tokenizer
-
-
-def score_lines(
-    source: str,
-    model: ElmoForPreTraining,
-    tokenizer: ElmoTokenizer,
-    tokenized: bool | None = None,
-    per_word: bool = False,
-    as_json: bool = False,
-    column: str | None = None,
-    split: str | None = None,
-) -> Iterator[str]:
-    """Yield lines for each sentence as soon as it is computed; print a summary of all to standard error."""
-    warn_about_splitting(tokenizer, tokenized)
-    corpus = open_corpus(source, column=column, split=split, streaming=True, tokenized=tokenized)
-    warn_about_text(corpus, tokenizer)
-    if not as_json:
-        yield "log-probability\tperplexity\tunknown\tsentence"
-    sentences = itertools.chain.from_iterable(corpus.sentences(row, tokenizer) for row in corpus)
-    forward = backward = 0.0
-    predictions = count = unknown_count = 0
-    # Lines in a terminal are progress enough.
-    with tqdm(desc="Scoring", unit=" sentences", disable=True if sys.stdout.isatty() else None) as bar:
-        while batch := list(itertools.islice(sentences, BATCH_SIZE)):
-            for words, result in zip(batch, model.score(batch, tokenizer), strict=True):
-                forward += result.forward.double().sum().item()
-                backward += result.backward.double().sum().item()
-                predictions += len(result.forward)
-                unknown = unknown_words(words, tokenizer)
-                unknown_count += len(unknown)
-                yield from _format_score(words, result, unknown, per_word, as_json)
-            count += len(batch)
-            bar.update(len(batch))
-    if count == 0:
-        print("no sentences: the input is empty", file=sys.stderr)
-        return
-    left = math.exp(-forward / predictions)
-    right = math.exp(-backward / predictions)
-    both = math.sqrt(left * right)
-    total = predictions - count  # without the ends of sentences
-    sides = f"forward {left:.2f}, backward {right:.2f}"
-    share = f"{unknown_count / total:.1%} of {total:,} words unknown"
-    print(f"{count:,} sentences, perplexity {both:.2f} ({sides}), {share}", file=sys.stderr)
-
-
-def _format_score(
-    words: list[str], result: SentenceScore, unknown: list[int], per_word: bool, as_json: bool
-) -> Iterator[str]:
-    forward, backward = result.forward.tolist(), result.backward.tolist()
-    if as_json:
-        entry: dict[str, Any] = {"words": words, "unknown": unknown}
-        entry |= {"log_probability": result.log_probability, "perplexity": result.perplexity}
-        if per_word:
-            entry |= {"forward": forward, "backward": backward}
-        yield json.dumps(entry, ensure_ascii=False)
-        return
-    yield f"{result.log_probability:.3f}\t{result.perplexity:.2f}\t{len(unknown)}\t{' '.join(words)}"
-    if per_word:
-        # The forward model also predicts the end of the sentence, last, and the backward model its beginning, first.
-        for position, (word, left, right) in enumerate(zip(words, forward, backward[1:], strict=False)):
-            mark = "\t<UNK>" if position in unknown else ""
-            yield f"  {word}\tforward {left:.3f}\tbackward {right:.3f}{mark}"
 
 
 def substitute_lines(

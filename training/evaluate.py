@@ -4,15 +4,20 @@
     python -m training.evaluate senses --model my-elmo --train semcor.jsonl.gz --test senseval2.jsonl.gz --output_dir …
     python -m training.evaluate wic --model my-elmo --train wic/train --test wic/dev --output_dir …
     python -m training.evaluate tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
+    python -m training.evaluate blimp --model my-elmo blimp/*.jsonl --output_dir …
+    python -m training.evaluate reading --model my-elmo natural_stories.tsv --output_dir …
     python -m training.evaluate tasks runs/compare/ner runs/compare/sst --output_dir …
 
 perplexity: of texts with one sentence per line, by the forward and the backward language model; every sentence by
 itself, and with the states carried from sentence to sentence. senses: word sense disambiguation by the nearest
 centroid of a sense, layer by layer (the paper's Table 5), and by the votes of the nearest uses. wic: whether a word
 has the same sense in two sentences (Word in Context), by the cosine of its two vectors. tags: parts of speech by a
-linear classifier of each layer (its Table 6). tasks: the results of folders of training.compare, as one table of
-tasks and places of ELMo (folders of one name are one task), a plot of those that have several parts of the training
-data, and the weights of the layers in the task models, as a table and a plot (its Table 3 and Figures 1 and 2).
+linear classifier of each layer (its Table 6). blimp: how often the acceptable one of two sentences is the more
+probable. reading: how much surprisal adds to words' length and log frequency in a regression of log reading times, by
+the log-likelihood of held-out words (docs/surprisal.md). tasks: the results of folders of training.compare, as one
+table of tasks and places of ELMo (folders of one name are one task), a plot of those that have several parts of the
+training data, and the weights of the layers in the task models, as a table and a plot (its Table 3 and Figures 1 and
+2).
 Results are written as JSON and as Markdown.
 
 A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}. A folder of
@@ -45,6 +50,7 @@ from modeling_elmo.files import BAD_INPUT, INTERRUPTED, ElmoError, one_line, pro
 from modeling_elmo.loading import MINI_NAME
 from modeling_elmo.scoring import load_scorer, unknown_words
 
+from . import psycholinguistics
 from .figures import draw_comparison, draw_mix
 from .readers import check_mix, is_finite, located
 from .settings import PLACEMENTS, described
@@ -439,6 +445,10 @@ def format_cell(name: str, value: Any) -> str:
             return f"{100 * mean:.1f} ± {100 * spread:.1f}"
         case int():
             return f"{value:,}"
+        case {"gain": gain, "low": low, "high": high}:
+            return f"{gain:+.4f} ({low:+.4f} to {high:+.4f})"
+        case float() if "ms per bit" in name:
+            return f"{value:.2f}"
         case float() if name == "gain":  # points, not per cent
             return f"{100 * value:+.1f}"
         case float() if value > 1:
@@ -481,6 +491,8 @@ def make_rows(own: argparse.Namespace) -> Rows:
         if mixed:
             write(mixed, "mixes", own.output_dir)
         return table
+    if own.table in psycholinguistics.TABLES:
+        return psycholinguistics.make_rows(own)
     embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
     names = [*layer_names(embedder.model.config.num_hidden_layers), "average"]
     if own.table == "senses":
@@ -497,7 +509,8 @@ def parse_arguments(arguments: Sequence[str], program: str) -> argparse.Namespac
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     tables = parser.add_subparsers(dest="table", required=True)
-    parsers = {name: tables.add_parser(name) for name in ("perplexity", "senses", "wic", "tags", "tasks")}
+    names = ("perplexity", "senses", "wic", "tags", "tasks", *psycholinguistics.TABLES)
+    parsers = {name: tables.add_parser(name) for name in names}
     for name, table in parsers.items():
         table.add_argument("--output_dir", required=True, type=Path)
         if name != "tasks":
@@ -517,6 +530,7 @@ def parse_arguments(arguments: Sequence[str], program: str) -> argparse.Namespac
     parsers["perplexity"].add_argument("--column", help="the column with the sentences, if not text")
     parsers["perplexity"].add_argument("--limit", type=at_least_1, help="lines to read of each text")
     parsers["senses"].add_argument("--neighbors", type=at_least_1, default=20, help="uses that vote (default 20)")
+    psycholinguistics.add_arguments(parsers["blimp"], parsers["reading"], at_least_1)
     return parser.parse_args(arguments)
 
 

@@ -125,6 +125,42 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     _save(figure, path)
 
 
+def draw_accuracies(rows: Sequence[Mapping[str, Any]], directions: Sequence[str], path: Path) -> None:
+    """Plot accuracies on minimal pairs, one row per field and paradigm, one kind of point per direction."""
+    names = [row["name"] or "all" for row in rows]
+    figure = Figure(figsize=(7.2, 0.23 * len(rows) + 1.4))
+    axes = figure.subplots()
+    for direction, marker in zip(directions, "o><", strict=True):
+        axes.scatter([100 * row[direction] for row in rows], range(len(rows)), marker=marker, s=28, label=direction)
+    axes.axvline(50, color="gray", linestyle=":")
+    axes.set_yticks(range(len(rows)), names, fontsize=8)
+    axes.set(xlim=(0, 101), xlabel="% of pairs right (dotted: chance)")
+    axes.grid(axis="x", alpha=0.4)
+    axes.invert_yaxis()
+    axes.legend(fontsize=8)
+    _save(figure, path)
+
+
+def draw_gains(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot gains in log-likelihood with their intervals, one row per comparison, one panel per kind of fold."""
+    frame = DataFrame(rows)
+    panels = frame["held out"].unique()
+    figure = Figure(figsize=(4.8 * len(panels) + 1.2, 3.4))
+    for axes, kind in zip(figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True):
+        shown = frame[frame["held out"] == kind]
+        for number, (states, part) in enumerate(shown.groupby("states", sort=False)):
+            gains = DataFrame(list(part["ΔLL per word"]))
+            ends = [gains["gain"] - gains["low"], gains["high"] - gains["gain"]]
+            heights = np.arange(len(part)) + 0.24 * number - 0.12
+            axes.errorbar(gains["gain"], heights, xerr=ends, fmt="o", capsize=3, label=f"{states} states")
+        axes.axvline(0, color="gray", linestyle=":")
+        axes.set_yticks(range(len(part)), part["surprisal"])
+        axes.set(title=f"{kind} held out", xlabel="ΔLL, nats per word")
+        axes.legend(fontsize=8)
+    axes.invert_yaxis()
+    _save(figure, path)
+
+
 def _save(figure: Figure, path: Path) -> None:
     figure.tight_layout()
     with atomic_write(path) as scratch:
