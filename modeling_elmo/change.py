@@ -53,6 +53,8 @@ STANDARD_ERRORS = 1.96
 MOVED_USES = 3
 PICTURES = 20
 LABEL_WORDS = 2
+# Characters of a word in the name of its picture.
+LONGEST_NAME = 100
 # A cosine with a vector of zeros is 0.
 SMALLEST = 1e-12
 
@@ -238,7 +240,7 @@ class UseVectors:
     def _write_part(
         self, path: Path, sentences: list[tuple[str, ...]], positions: Mapping[tuple[str, ...], set[int]]
     ) -> None:
-        # A cached word can differ in the last bit from one computed among others: parts must not depend on earlier ones.
+        # A cached word can differ in the last bit from one computed among others: no part may depend on earlier ones.
         self.embedder.model.clear_caches()
         rows = []
         for sentence, layers in zip(sentences, self.embedder.embed(map(list, sentences)), strict=True):
@@ -403,7 +405,8 @@ def format_changes(report: ChangeReport, column: int) -> Iterator[str]:
         header += [measure, f"{measure} low", f"{measure} high"]
     for measure in MEASURES:
         header += [f"{measure} {layer}" for layer in report.layers]
-    for pair in _steps(report):
+    steps = list(pairwise(report.periods)) if len(report.periods) > 2 else []  # of a curve
+    for pair in steps:
         header += [f"{measure} {pair[0]} to {pair[1]}" for measure in MEASURES]
     header += [f"typical {period}" for period in report.periods]
     header += [f"moved {number}" for number in range(1, MOVED_USES + 1)]
@@ -415,16 +418,11 @@ def format_changes(report: ChangeReport, column: int) -> Iterator[str]:
             low, high = max(value[column] - margin[column], 0), value[column] + margin[column]
             row += [f"{number:.4f}" for number in (value[column], low, high)]
         row += [f"{number:.4f}" for number in (*distance.apd, *distance.prt)]
-        for pair in _steps(report):
+        for pair in steps:
             row += [f"{change.distances[pair].apd[column]:.4f}", f"{change.distances[pair].prt[column]:.4f}"]
         row += [_format_use(use) for use in change.typical.values()]
         row += [_format_use(use) for use in change.moved] + [""] * (MOVED_USES - len(change.moved))
         yield "\t".join(row) + "\n"
-
-
-def _steps(report: ChangeReport) -> list[Pair]:
-    """Return the pairs of periods of a curve: each period and the next, of more than two."""
-    return list(pairwise(report.periods)) if len(report.periods) > 2 else []
 
 
 def _format_use(use: Use) -> str:
@@ -442,19 +440,17 @@ def draw_pictures(vectors: UseVectors, changes: Sequence[WordChange], measure: s
             points.append(vectors.of(change.word, period)[:, column])
             for use in vectors.sample.uses[change.word, period]:
                 periods.append(period)
-                labels.append(
-                    " ".join(use.sentence[max(use.position - LABEL_WORDS, 0) : use.position + LABEL_WORDS + 1])
-                )
-        name = f"{rank:02}-{quote(change.word, safe='')}"
+                start, end = max(use.position - LABEL_WORDS, 0), use.position + LABEL_WORDS + 1
+                labels.append(" ".join(use.sentence[start:end]))
+        name = f"{rank:02}-{quote(change.word, safe='')[:LONGEST_NAME]}"
         figures.draw_senses({change.word: (np.concatenate(points), periods, labels)}, folder / f"{name}.png")
-        steps = [pair for pair in change.distances if len(change.distances) > 1][1:]
+        steps = list(change.distances)[1:]
         if steps:
             values = [getattr(change.distances[pair], measure)[column] for pair in steps]
             margins = [getattr(change.distances[pair], f"{measure}_margin")[column] for pair in steps]
             names = [f"{first} to {second}" for first, second in steps]
-            figures.draw_curve(
-                f"{change.word}: {measure.upper()}", names, values, margins, folder / f"{name}-curve.png"
-            )
+            title = f"{change.word}: {measure.upper()}"
+            figures.draw_curve(title, names, values, margins, folder / f"{name}-curve.png")
 
 
 def describe_report(report: ChangeReport, measure: str) -> Iterator[str]:

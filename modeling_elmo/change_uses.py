@@ -7,6 +7,7 @@ sentence that a period repeats counts once.
 
 import hashlib
 import heapq
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from .corpus import (
     looks_raw,
     open_corpus,
     open_file,
+    translate_errors,
     warn_about_splitting,
 )
 from .files import ElmoError, check_input_file, progress_options
@@ -72,7 +74,7 @@ class Sample:
 
     def sentences(self, words: Iterable[str]) -> list[tuple[str, ...]]:
         """Return the sentences with a use of one of the words, sorted, each once."""
-        found = set()
+        found: set[tuple[str, ...]] = set()
         for word in words:
             for period in self.periods:
                 found.update(use.sentence for use in self.uses[word, period])
@@ -252,11 +254,12 @@ def sample_table(
 ) -> Sample:
     """Sample the uses of a table: `lemma`, `grouping` or `date`, `context`, and where in that the word is.
 
-    The place is `start` and `end`, the same with `target_` before them, or `indexes_target_token` with both, counted in
+    The place is `start` and `end`, the same with `target_` before them, or `indexes_target_token` with both, in
     characters. The other arguments are those of [`sample_corpora`]; periods are in the order of their names.
     """
     check_input_file(source)
-    rows = list(_read_rows(source))
+    with translate_errors(source, [source]):
+        rows = list(_read_rows(source))
     if not rows:
         raise ElmoError(f"{source}: there are no uses")
     if tokenized is None:
@@ -280,8 +283,9 @@ def sample_table(
 def _period_key(period: str) -> tuple[float, str]:
     """Sort years by their number, and other names after them."""
     with suppress(ValueError):
-        return float(period), period
-    return float("inf"), period
+        if math.isfinite(float(period)):
+            return float(period), period
+    return math.inf, period
 
 
 def _read_rows(source: str) -> Iterator[tuple[str, str, str, tuple[int, int]]]:
