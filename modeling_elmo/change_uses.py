@@ -9,6 +9,7 @@ import hashlib
 import heapq
 import math
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -117,6 +118,7 @@ class _Sampler:
         """Add a sentence, with the words at some of its places."""
         if not targets:
             return
+        sentence = tuple(map(sys.intern, sentence))  # a word of many sentences takes memory once
         text = "\n".join((str(self._seed), *sentence))
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         for position, word in targets.items():
