@@ -316,7 +316,7 @@ def measure_change(
     if not found:
         raise ElmoError(f"no overlap: no word has uses in each of {', '.join(sample.periods)}")
     settings = {
-        "input": {file: file_digest(file) for file in files},
+        "input": [file_digest(file) for file in files],
         "periods": sample.periods,
         "model": model_digests(Path(model)),
         "words": hashlib.sha256("\n".join(words or ()).encode()).hexdigest(),

@@ -4,6 +4,8 @@ Spearman's rank correlation of APD and PRT with graded truth, by each layer and 
 drawing the words again with replacement, and p, two-sided, by permuting the truth.
 """
 
+import hashlib
+import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -90,14 +92,15 @@ def change(model: str, uses: Path, truth_file: Path, folder: Path, max_uses: int
     words = [word for word in measured if word in truth]
     if len(words) < FEWEST_WORDS:
         raise ElmoError(f"{truth_file}: {len(words)} of its words have uses in {uses}; {FEWEST_WORDS} are needed")
-    parts = folder / ".change.parts"
     settings = {
         "input": {uses.name: file_digest(uses)},
         "model": model_digests(Path(found_model)),
         "max_uses": max_uses,
         "words": words,
     }
-    vectors = UseVectors(sample, words, embedder, parts, settings, restart=False)
+    run = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+    parts = folder / f".change-{run[:8]}.parts"  # a run with other settings has its own
+    vectors = UseVectors(sample, words, embedder, parts, settings)
     changes = sorted(rank_words(vectors, words), key=lambda change: change.word)
     rows = list(_correlate_all(vectors.layers, changes, truth))
     remove(parts)
