@@ -14,12 +14,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
 from .corpus import (
+    JUDGED_ROWS,
     STANDARD_INPUT,
     Corpus,
     TextLines,
@@ -185,8 +187,8 @@ def _open_period(source: str, tokenizer: ElmoTokenizer, tokenized: bool | None) 
     check_input_file(source)
     corpus = open_corpus(source, streaming=True, tokenized=tokenized)
     if tokenized is None:
-        texts = (row for row in corpus if isinstance(row, str))
-        corpus.tokenized = not looks_raw(texts)
+        first = islice(corpus, JUDGED_ROWS)
+        corpus.tokenized = not looks_raw(row for row in first if isinstance(row, str))
     else:
         warn_about_splitting(tokenizer, tokenized)
     return corpus
