@@ -408,6 +408,87 @@ def neighbors(
             typer.echo(line)
 
 
+@app.command(short_help="Rank words by how much their meaning changed.")
+def change(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="OLD NEW", help=f"{TEXT_FILES}, for each period; or one table of uses.")
+    ],
+    output: Annotated[Path, typer.Option(metavar="OUT", help="The .tsv file to write.")],
+    model: Model = MINI_NAME,
+    corpora: Annotated[
+        bool, typer.Option("--corpora", help="Each corpus is LABEL=FILE, two or more in the order of time.")
+    ] = False,
+    words: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The words to rank, one per line; by default, see --min-count.")
+    ] = None,
+    min_count: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Without --words: rank all words that occur N times in each period."),
+    ] = 20,
+    lemmas: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What word forms count as: form, tab, lemma on each line.")
+    ] = None,
+    max_uses: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The most uses of a word and period; of more, a sample.")
+    ] = 100,
+    seed: Annotated[int, typer.Option(metavar="N", help="Which sample is drawn.")] = 0,
+    measure: Annotated[str, typer.Option(metavar="apd|prt", help="The score that ranks.")] = "apd",
+    layer: Annotated[str, typer.Option(metavar="top|mix|0|1|2", help="The layer that ranks.")] = "top",
+    picture: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the uses of the 20 words that changed most.")
+    ] = None,
+    tokenized: Annotated[
+        bool | None,
+        typer.Option(
+            "--tokenized/--raw",
+            help="Split text at whitespace alone, or Penn-Treebank style.",
+            show_default="as each file looks",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard an unfinished run and start again.")] = False,
+) -> None:
+    """Rank words by how much their uses differ between the corpora of two periods, or of the first and last of more.
+
+    APD is the average cosine distance of a use in one period and one in the other, PRT that of the periods' mean
+    vectors. OUT has both by every layer, 95 % bootstrap intervals, the typical use of each period and the uses that
+    moved most; of more than two periods also the change from each to the next. A table of uses is a .tsv file with
+    the columns lemma, grouping or date, context, start and end. The same command resumes an interrupted run.
+
+    \b
+    Examples:
+      elmo change 1850.txt 2000.txt --words words.txt --output changes.tsv --picture pictures
+      elmo change --corpora 1850=a.txt 1900=b.txt 1950=c.txt --min-count 50 --output changes.tsv
+      elmo change uses.tsv.gz --measure prt --layer 1 --output changes.tsv
+    """
+    with command_errors(RESUME):
+        from .change import describe_report, measure_change
+        from .change_uses import name_periods, read_lemmas, read_words
+
+        is_table = len(sources) == 1 and not corpora
+        report = measure_change(
+            sources[0] if is_table else name_periods(sources, corpora),
+            model,
+            output,
+            words=None if words is None else read_words(words),
+            min_count=min_count,
+            lemmas=None if lemmas is None else read_lemmas(lemmas),
+            max_uses=max_uses,
+            seed=seed,
+            measure=measure,
+            layer=layer,
+            tokenized=tokenized,
+            pictures=picture,
+            overwrite=overwrite,
+            restart=restart,
+        )
+    for period, missing in report.left_out.items():
+        typer.echo(f"warning: no use in {period}, left out: {one_line(', '.join(missing))}", err=True)
+    typer.echo(f"Wrote {output}")
+    for line in describe_report(report, measure):
+        typer.echo(f"  {line}")
+
+
 @app.command(short_help="Write an HTML page to explore a corpus's words.")
 def page(
     corpus: Annotated[

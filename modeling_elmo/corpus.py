@@ -11,7 +11,7 @@ import lzma
 import os
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,8 +251,8 @@ def warn_about_text(corpus: Corpus, tokenizer: ElmoTokenizer) -> None:
                 words += corpus.words(row[corpus.column], tokenizer)
     joined = []
     if corpus.is_tokenized(tokenizer) and tokenizer.training_text in (None, "treebank"):
-        joined = list(filter(_ends_in_punctuation, words))
-    if len(joined) > max(1, SPLIT_PUNCTUATION * len(words)):  # one may be an abbreviation
+        joined = _joined_words(words)
+    if joined:
         share = len(joined) / len(words)
         message = f"{corpus.name} looks raw: {share:.0%} of its words are like {joined[0]!r}; --raw splits them"
         print(f"warning: {message}", file=sys.stderr)
@@ -271,6 +271,21 @@ def vocabulary_form(tokenizer: ElmoTokenizer) -> Literal["NFC", "NFD"]:
     words = tokenizer.get_vocab()
     others = sum(not unicodedata.is_normalized("NFC", word) for word in words)
     return "NFD" if others > OTHER_FORM * len(words) else "NFC"
+
+
+def looks_raw(texts: Iterable[str]) -> bool:
+    """Return whether punctuation is not split off in a text, judged by its first lines."""
+    words: list[str] = []
+    for text in itertools.islice(texts, JUDGED_ROWS):
+        words += text.split()
+    return bool(_joined_words(words))
+
+
+def _joined_words(words: Sequence[str]) -> list[str]:
+    """Return the words that end in punctuation, if they are so many that a text looks raw."""
+    joined = list(filter(_ends_in_punctuation, words))
+    is_raw = len(joined) > max(1, SPLIT_PUNCTUATION * len(words))  # one may be an abbreviation
+    return joined if is_raw else []
 
 
 def _ends_in_punctuation(word: str) -> bool:

@@ -86,18 +86,18 @@ class Report:
 # ---------------------------------------------------------------------------------------------------------- shards
 
 
-def _group(items: Iterable[Item], size_of: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
+def group(items: Iterable[Item], size_of: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
     """Yield lists of consecutive items, each list ending where its size reaches `limit`."""
-    group: list[Item] = []
+    members: list[Item] = []
     size = 0
     for item in items:
-        group.append(item)
+        members.append(item)
         size += size_of(item)
         if size >= limit:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+            yield members
+            members, size = [], 0
+    if members:
+        yield members
 
 
 def _row_size(row: Row) -> int:
@@ -110,15 +110,15 @@ def _shard_file(parts: Path, number: int) -> Path:
     return parts / f"{number:08}.zip"
 
 
-def _seal(shard: Path, run: str) -> dict[str, Any]:
+def seal(shard: Path, run: str) -> dict[str, Any]:
     """Return what makes a shard what it is: its place, the settings of its run and its contents."""
     return {"shard": shard.stem, "run": run, "sha256": file_digest(shard)}
 
 
-def _is_sealed(shard: Path, run: str) -> bool:
+def is_sealed(shard: Path, run: str) -> bool:
     """Return whether a shard was written whole by this run, and has not been changed or moved since."""
     try:
-        return read_json(shard.with_suffix(".json")) == _seal(shard, run)
+        return read_json(shard.with_suffix(".json")) == seal(shard, run)
     except (ElmoError, OSError):
         return False
 
@@ -137,7 +137,7 @@ def _write_shard(
                 np.lib.format.write_array(file, vectors)
                 bar.update(_row_size(row))
         archive.writestr("sentences.json", json.dumps({"first": first, "texts": texts, "words": words}))
-    write_text(path.with_suffix(".json"), json.dumps(_seal(path, run)))
+    write_text(path.with_suffix(".json"), json.dumps(seal(path, run)))
     return sum(map(len, words))
 
 
@@ -176,7 +176,7 @@ def _write_arrow(path: Path, rows: Iterator[EmbeddedRow]) -> None:
 
 
 def _write_batches(rows: Iterator[EmbeddedRow], open_writer: Callable[[Any], Any]) -> None:
-    batches = map(_record_batch, _group(rows, lambda row: row.vectors.nbytes, ROW_GROUP_BYTES))
+    batches = map(_record_batch, group(rows, lambda row: row.vectors.nbytes, ROW_GROUP_BYTES))
     first = next(batches)
     with open_writer(first.schema) as writer:
         writer.write_batch(first)
@@ -308,7 +308,7 @@ def _embed(
             total = sum(map(_row_size, corpus))
             if total == 0:
                 raise ElmoError(f"{corpus.name}: holds no sentences")
-        _prepare_parts(parts, settings, restart)
+        prepare_parts(parts, settings, restart)
     _wait_for_all(processes)
     try:
         run = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
@@ -347,7 +347,7 @@ def _wait_for_all(processes: int) -> None:
         raise ElmoError("another process has stopped; run the same command again to resume") from error
 
 
-def _prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None:
+def prepare_parts(parts: Path, settings: dict[str, Any], restart: bool) -> None:
     """Make the folder of a run's shards, or keep that of an unfinished run with the same settings."""
     manifest = parts / "manifest.json"
     if restart or settings["input"] is None:
@@ -383,11 +383,11 @@ def _write_shards(
     # The average speed so far: shards of other processes and of earlier runs come in leaps.
     options = {"unit": "word", "unit_scale": True, "smoothing": 0, **progress_options()}
     with tqdm(total=total, disable=rank > 0, **options) as bar:
-        for rows in _group(corpus, _row_size, SHARD_WORDS):
+        for rows in group(corpus, _row_size, SHARD_WORDS):
             path = _shard_file(parts, count)
             is_own = count % processes == rank
             is_written = path.is_file()
-            if is_own and is_written and not _is_sealed(path, run):
+            if is_own and is_written and not is_sealed(path, run):
                 bar.write(f"{path}: incomplete, changed or moved: it is made again", file=sys.stderr)
                 report.remade += 1
                 is_written = False

@@ -33,6 +33,7 @@ from modeling_elmo import (
     embed_corpus,
     word_vectors,
 )
+from modeling_elmo.change_uses import read_lemmas, sample_table
 from modeling_elmo.convert_allennlp import convert_allennlp
 from modeling_elmo.convert_elmo import convert_checkpoint, export_checkpoint
 from modeling_elmo.convert_manylangs import convert_manylangs
@@ -40,6 +41,7 @@ from modeling_elmo.corpus import open_corpus
 from modeling_elmo.loading import load_folder
 from modeling_elmo.neighbors import Uses
 from training import evaluate, finetune, pretrain
+from training.change import read_truth
 from training.compare import Setting, make_table, run_once
 from training.examples import LayerStore
 from training.settings import TaskSettings, read_settings
@@ -296,6 +298,26 @@ def read_senses(folder: Path) -> list[Any]:
     return [[words, list(map(repr, uses))] for words, uses in evaluate.read_uses(folder / "senses.jsonl.gz")]
 
 
+def make_uses(folder: Path) -> None:
+    rows = ["lemma\tdate\tcontext\tstart\tend", "bank\t1850\tThe banks, then.\t4\t9", "bank\t1990\tA bank .\t2\t6"]
+    (folder / "uses.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (folder / "truth.tsv").write_text("bank\t0.5\ncat\t0\n")
+    (folder / "lemmas.tsv").write_text("banks\tbank\nKüsse\tKuss\n", encoding="utf-8")
+
+
+def read_dated_uses(folder: Path) -> list[Any]:
+    sample = sample_table(str(folder / "uses.tsv"), ElmoTokenizer())
+    return [sample.periods, sorted(map(repr, sample.uses.items()))]
+
+
+def read_truth_file(folder: Path) -> list[Any]:
+    return sorted(read_truth(folder / "truth.tsv").items())
+
+
+def read_lemma_file(folder: Path) -> list[Any]:
+    return sorted(read_lemmas(folder / "lemmas.tsv").items())
+
+
 def make_comparison(folder: Path) -> None:
     (folder / "ner").mkdir()
     (folder / "ner" / "comparison.json").write_text(json.dumps(COMPARISON))
@@ -450,6 +472,9 @@ def all_kinds() -> list[Kind]:
         *corpus_kinds(),
         *task_kinds(),
         Kind("wic", make_wic, read_wic),
+        Kind("uses", make_uses, read_dated_uses, ["uses.tsv"]),
+        Kind("truth", make_uses, read_truth_file, ["truth.tsv"]),
+        Kind("lemmas", make_uses, read_lemma_file, ["lemmas.tsv"]),
         Kind("senses", make_senses, read_senses, packings=PACKINGS),
         Kind("comparison", make_comparison, read_comparison),
         Kind("results", make_results, read_results),

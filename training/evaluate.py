@@ -6,6 +6,7 @@
     python -m training.evaluate tags --model my-elmo --train train.conllu --test dev.conllu --output_dir …
     python -m training.evaluate blimp --model my-elmo blimp/*.jsonl --output_dir …
     python -m training.evaluate reading --model my-elmo natural_stories.tsv --output_dir …
+    python -m training.evaluate change uses.tsv.gz --truth graded.tsv --model my-elmo --output_dir …
     python -m training.evaluate tasks runs/compare/ner runs/compare/sst --output_dir …
 
 perplexity: of texts with one sentence per line, by the forward and the backward language model; every sentence by
@@ -14,10 +15,11 @@ centroid of a sense, layer by layer (the paper's Table 5), and by the votes of t
 has the same sense in two sentences (Word in Context), by the cosine of its two vectors. tags: parts of speech by a
 linear classifier of each layer (its Table 6). blimp: how often the acceptable one of two sentences is the more
 probable. reading: how much surprisal adds to words' length and log frequency in a regression of log reading times, by
-the log-likelihood of held-out words (docs/surprisal.md). tasks: the results of folders of training.compare, as one
-table of tasks and places of ELMo (folders of one name are one task), a plot of those that have several parts of the
-training data, and the weights of the layers in the task models, as a table and a plot (its Table 3 and Figures 1 and
-2).
+the log-likelihood of held-out words (docs/surprisal.md). change: whether the words of a table of dated uses that
+changed most by APD and PRT are those that people judged so, layer by layer (Spearman's rho; docs/change.md). tasks: the
+results of folders of training.compare, as one table of tasks and places of ELMo (folders of one name are one task), a
+plot of those that have several parts of the training data, and the weights of the layers in the task models, as a table
+and a plot (its Table 3 and Figures 1 and 2).
 Results are written as JSON and as Markdown.
 
 A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}. A folder of
@@ -51,7 +53,8 @@ from modeling_elmo.loading import MINI_NAME
 from modeling_elmo.scoring import load_scorer, unknown_words
 
 from . import psycholinguistics
-from .figures import draw_comparison, draw_mix
+from .change import change
+from .figures import draw_comparison, draw_correlations, draw_mix
 from .readers import check_mix, is_finite, located
 from .settings import PLACEMENTS, described
 from .task_data import read_examples
@@ -451,6 +454,10 @@ def format_cell(name: str, value: Any) -> str:
             return f"{value:.2f}"
         case float() if name == "gain":  # points, not per cent
             return f"{100 * value:+.1f}"
+        case float() if name in ("rho", "low", "high", "p"):
+            return f"{value:.3f}"
+        case float() if name == "truth" or name.startswith(("APD", "PRT")):
+            return f"{value:.4f}"
         case float() if value > 1:
             return f"{value:.2f}"
         case float():
@@ -493,6 +500,11 @@ def make_rows(own: argparse.Namespace) -> Rows:
         return table
     if own.table in psycholinguistics.TABLES:
         return psycholinguistics.make_rows(own)
+    if own.table == "change":
+        rows, scores = change(own.model, own.uses, own.truth, own.output_dir, own.max_uses)
+        draw_correlations(rows, own.output_dir / "change.png")
+        write(scores, "change-words", own.output_dir)
+        return rows
     embedder = ElmoEmbedder.from_pretrained(own.model, layers="all")
     names = [*layer_names(embedder.model.config.num_hidden_layers), "average"]
     if own.table == "senses":
@@ -509,7 +521,7 @@ def parse_arguments(arguments: Sequence[str], program: str) -> argparse.Namespac
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     tables = parser.add_subparsers(dest="table", required=True)
-    names = ("perplexity", "senses", "wic", "tags", "tasks", *psycholinguistics.TABLES)
+    names = ("perplexity", "senses", "wic", "tags", "change", "tasks", *psycholinguistics.TABLES)
     parsers = {name: tables.add_parser(name) for name in names}
     for name, table in parsers.items():
         table.add_argument("--output_dir", required=True, type=Path)
@@ -520,6 +532,11 @@ def parse_arguments(arguments: Sequence[str], program: str) -> argparse.Namespac
         nargs = "+" if name == "senses" else None
         parsers[name].add_argument("--train", required=True, nargs=nargs, type=Path, help="what to learn from")
         parsers[name].add_argument("--test", required=True, type=Path, help="what to score on")
+    parsers["change"].add_argument("uses", type=Path, help="uses, with lemma, grouping or date, context, start, end")
+    parsers["change"].add_argument("--truth", required=True, type=Path, help="word, tab and change on each line")
+    parsers["change"].add_argument(
+        "--max_uses", type=at_least_1, default=100, help="of a word and period (default 100)"
+    )
     parsers["tasks"].add_argument("comparisons", nargs="+", type=Path, help="folders of training.compare")
     parsers["perplexity"].add_argument("texts", nargs="+", type=Path, help="sentences, one per line or row")
     splitting = parsers["perplexity"].add_mutually_exclusive_group()

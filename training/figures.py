@@ -161,6 +161,37 @@ def draw_gains(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     _save(figure, path)
 
 
+def draw_curve(
+    title: str, names: Sequence[str], values: Sequence[float], margins: Sequence[float], path: Path
+) -> None:
+    """Plot values with their margins in order, as points joined by a line."""
+    figure = Figure(figsize=(1.6 + 1.2 * len(names), 3))
+    axes = figure.subplots()
+    axes.errorbar(range(len(names)), values, margins, marker="o", capsize=3, color="#4878a8")
+    axes.set_xticks(range(len(names)), names)
+    axes.margins(x=0.2)
+    axes.set_title(title, fontsize=10)
+    axes.grid(axis="y", alpha=0.4)
+    _save(figure, path)
+
+
+def draw_correlations(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot Spearman's rho with its interval, one panel per measure and one line per representation."""
+    frame = DataFrame(rows)
+    measures = frame["measure"].unique()
+    figure = Figure(figsize=(3.6 * len(measures), 1.4 + 0.4 * frame["representation"].nunique()))
+    panels = figure.subplots(1, len(measures), squeeze=False, sharey=True)[0]
+    for panel, measure in zip(panels, measures, strict=True):
+        own = frame[frame["measure"] == measure]
+        sides = [own["rho"] - own["low"], own["high"] - own["rho"]]
+        panel.errorbar(own["rho"], own["representation"], xerr=sides, fmt="o", color="#4878a8", capsize=3)
+        panel.axvline(0, color="black", linewidth=0.8)
+        panel.set(xlim=(-1, 1), title=f"{measure}: Spearman's ρ")
+        panel.grid(axis="x", alpha=0.4)
+    panels[0].invert_yaxis()
+    _save(figure, path)
+
+
 def _save(figure: Figure, path: Path) -> None:
     figure.tight_layout()
     with atomic_write(path) as scratch:
