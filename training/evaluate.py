@@ -16,10 +16,10 @@ has the same sense in two sentences (Word in Context), by the cosine of its two 
 linear classifier of each layer (its Table 6). blimp: how often the acceptable one of two sentences is the more
 probable. reading: how much surprisal adds to words' length and log frequency in a regression of log reading times, by
 the log-likelihood of held-out words (docs/surprisal.md). change: whether the words of a table of dated uses that
-changed most by APD and PRT are those that people judged so, layer by layer (Spearman's rho; docs/change.md). tasks: the
-results of folders of training.compare, as one table of tasks and places of ELMo (folders of one name are one task), a
-plot of those that have several parts of the training data, and the weights of the layers in the task models, as a table
-and a plot (its Table 3 and Figures 1 and 2).
+changed most by APD and PRT are those that people judged so, layer by layer (Spearman's rho; docs/change.md). tasks:
+the results of folders of training.compare, as one table of tasks and places of ELMo (folders of one name are one
+task), a plot of those that have several parts of the training data, and the weights of the layers in the task models,
+as a table and a plot (its Table 3 and Figures 1 and 2).
 Results are written as JSON and as Markdown.
 
 A line of a sense file is {"tokens": [{"w": word, "lemma": lemma, "senses": [[inventory, sense], …]}, …]}. A folder of
