@@ -367,7 +367,7 @@ def in_fork(work: Callable[[], Any], log: Path) -> int:
         work()
         code = 0
     except BaseException:
-        traceback.print_exc()
+        os.write(2, traceback.format_exc().encode())  # pytest has another sys.stderr
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

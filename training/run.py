@@ -213,7 +213,7 @@ class Run:
                     break
                 losses.append(self.train_step(step))
                 self.step += 1
-                must_log = self.step % settings.logging_steps == 0
+                must_log = self.step % settings.logging_steps == 0 or self.step == settings.max_steps
                 must_save = settings.save_steps > 0 and self.step % settings.save_steps == 0
                 values = self._read_losses(losses) if must_log or must_save else []
                 elapsed = time.perf_counter() - begun
@@ -233,6 +233,7 @@ class Run:
         values = self._read_losses(losses)
         if values and not must_stop:
             self._log(values, recent)
+            saved_at = -1  # a checkpoint of this step lacks the entry
         # Save at the end too: the last evaluation may take long, or be interrupted.
         if saved_at != self.step and (must_stop or settings.save_steps):
             self.save()
