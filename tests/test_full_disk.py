@@ -3,6 +3,7 @@
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -143,6 +144,7 @@ def test_finetuning_names_what_it_could_not_write(
 ) -> None:
     out = disk.folder / "out"
     disk.fill(1000)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     for more, pattern in (
         ([], rf"{out}/cache/layers-\w+.f32: {SIZE}"),
         (["--cache_gb", 0], rf"{out}/checkpoint-\d+: {SIZE}"),
@@ -152,6 +154,7 @@ def test_finetuning_names_what_it_could_not_write(
             inputs.finetune(disk.folder, *more)
         assert_one_line(capsys.readouterr().err, pattern)
         assert not disk.names()
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def test_records_of_a_comparison_and_a_release_are_named(

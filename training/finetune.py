@@ -270,7 +270,10 @@ class Run:
             check_digests(Path(checkpoint))
             with reading(Path(checkpoint, TRAINER_STATE_NAME)):
                 TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
-        result = self.trainer.train(resume_from_checkpoint=checkpoint)
+        try:
+            result = self.trainer.train(resume_from_checkpoint=checkpoint)
+        finally:
+            self.stop.restore()
         if self.stop.signal is not None:
             return False
         is_first = self.trainer.is_world_process_zero()

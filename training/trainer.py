@@ -194,6 +194,7 @@ class StopOnSignal(TrainerCallback):
         if self.signal is not None and not state.epoch.is_integer():  # stopped in the middle of an epoch
             control.should_save = control.should_evaluate = False
 
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+    def restore(self) -> None:
+        """Give the signals back, after errors too, at which Trainer has no event."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
