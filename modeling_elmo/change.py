@@ -431,7 +431,7 @@ def _format_use(use: Use) -> str:
 
 def draw_pictures(vectors: UseVectors, changes: Sequence[WordChange], measure: str, column: int, folder: Path) -> None:
     """Draw the uses of each word by period and, of more than two periods, its change from each to the next."""
-    from .cli import import_script
+    from .cli_arguments import import_script
 
     figures = import_script("training.figures")
     for rank, change in enumerate(changes, start=1):
