@@ -274,9 +274,9 @@ def _take_up(file: IO[bytes], size: int) -> None:
 
 
 def write_text(path: StrPath, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file whole or not at all. Lone surrogates, which JSON may contain, are written as escapes."""
     with atomic_write(path) as scratch:
-        scratch.write_text(text, encoding="utf-8")
+        scratch.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def check_input_file(path: StrPath) -> None:

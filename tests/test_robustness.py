@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoModelForTokenCl
 
 from modeling_elmo import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
 from modeling_elmo.convert_elmo import convert_checkpoint, export_checkpoint
-from modeling_elmo.files import ElmoError, check_space, read_json
+from modeling_elmo.files import ElmoError, check_space, read_json, write_text
 from modeling_elmo.loading import load_folder
 
 SIZES = {"char_embedding_dim": 4, "char_filters": [[1, 4], [2, 4]], "num_highway_layers": 1}
@@ -134,3 +134,8 @@ def test_an_hdf5_dataset_that_claims_more_than_is_stored_is_refused(
     with pytest.raises(ElmoError, match=rf"`{name}` would have [\d,]+ bytes, but only [\d,]+ are stored"):
         convert_checkpoint(tmp_path / "out" / "options.json", tmp_path / "out" / "weights.hdf5", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_report_takes_any_text_that_json_can_hold(tmp_path: Path) -> None:
+    write_text(tmp_path / "report.md", json.loads('"\\ud800 or \\u00fc"'))
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == "\\ud800 or ü"
