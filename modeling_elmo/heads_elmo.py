@@ -228,7 +228,7 @@ class PairDropout(Dropout):
     """Dropout of the same features at every word of both texts of a pair, as `stack_words` stacks them: (2B, T, D)."""
 
     def forward(self, features: Tensor) -> Tensor:
-        return super().forward(features.unflatten(0, (2, -1))).flatten(0, 1)
+        return super().forward(features.unflatten(0, (2, -1))).flatten(0, 1) if self.training else features
 
     def noise_shape(self, features: Tensor) -> Sequence[int]:
         return 1, features.shape[1], 1, features.shape[3]

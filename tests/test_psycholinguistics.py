@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -246,10 +245,6 @@ def test_a_column_that_is_missing_is_named(folder, tmp_path, capsys):
     assert "no column gaze; there are story, position, word, mean_reading_time_ms" in capsys.readouterr().err
 
 
-def test_natural_stories_are_read(tokenizer):
-    shared = os.environ.get("ELMO_SHARED")
-    path = Path(shared or "", "data", "reading", "natural_stories.1-5.tsv")
-    if not shared or not path.is_file():
-        pytest.skip("no reading times: ELMO_SHARED names no folder with them")
-    words = read_times(path, "mean_reading_time_ms")
+def test_natural_stories_are_read(shared):
+    words = read_times(shared / "data" / "reading" / "natural_stories.1-5.tsv", "mean_reading_time_ms")
     assert (len(words), words[0].text, words[0].milliseconds) == (5201, "If", 369.01)
