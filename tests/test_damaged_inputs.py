@@ -293,7 +293,7 @@ def test_a_bad_pair_of_word_in_context_is_named_by_its_line(
     [
         ({"mean": "x"}, "row 2: mean must be a number, got 'x'"),
         ({"mix": {"input": 5}}, "row 2: mix: input must be the weights of layers, got 5"),
-        ({"model": None}, "row 2: model must be text, got None"),
+        ({"model": None}, "row 2: model must be printable text, got None"),
     ],
 )
 def test_a_comparison_of_other_values_is_named_by_its_row(change: dict, message: str, tmp_path: Path) -> None:

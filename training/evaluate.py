@@ -377,8 +377,8 @@ def read_comparison(file: Path) -> Rows:
         if row["placement"] not in PLACEMENTS:
             raise ElmoError(f"{place}: placement must be one of {PLACEMENTS}, got {row['placement']!r}")
         for name in ("model", "metric"):
-            if not isinstance(row[name], str):
-                raise ElmoError(f"{place}: {name} must be text, got {row[name]!r}")
+            if not isinstance(row[name], str) or not row[name].isprintable():
+                raise ElmoError(f"{place}: {name} must be printable text, got {row[name]!r}")
         for name in ("fraction", "mean", "standard deviation"):
             if not is_finite(row[name]) and (name, row[name]) != ("standard deviation", None):
                 raise ElmoError(f"{place}: {name} must be a number, got {row[name]!r}")
