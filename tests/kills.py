@@ -316,8 +316,8 @@ class Inputs:
         def save(folder: Path) -> None:
             save_model(folder / "out")
 
-        def tagger_results(folder: Path) -> Any:
-            """Return the results of Trainer, whose loss is that since it was resumed."""
+        def training_results(folder: Path) -> Any:
+            """Return the results of training, whose last loss is that of the steps since it was resumed."""
             file = folder / "out" / "all_results.json"
             return [results_content(file, (*UNEQUAL, "train_loss")), file_names(folder / "out")]
 
@@ -335,9 +335,9 @@ class Inputs:
             "export over another": Command(earlier_export, self.export, self.export_content, results),
             "save_pretrained": Command(nothing, save, language_model, results),
             "bundle over another": Command(earlier_bundle, make_bundle, language_model, results),
-            "pretrain": Command(nothing, self.pretrain, language_model, results),
-            "pretrain over another": Command(earlier_model, self.pretrain_over, language_model, results),
-            "finetune": Command(nothing, self.finetune, tagger, tagger_results),
+            "pretrain": Command(nothing, self.pretrain, language_model, training_results),
+            "pretrain over another": Command(earlier_model, self.pretrain_over, language_model, training_results),
+            "finetune": Command(nothing, self.finetune, tagger, training_results),
         }
         assert tuple(commands) == COMMANDS
         return commands
